@@ -1,0 +1,34 @@
+# The newcomer's commands. PYTHON chooses the interpreter, VENV the environment's folder.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-slow check format clean
+
+demo: $(VENV)/ready
+	$(BIN)/fedatlas demo
+
+test: $(VENV)/ready
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/ready
+	$(BIN)/python -m pytest --slow
+
+check: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# torch comes first and pinned: asked for later, as a range, pip would take a build with gigabytes of CUDA.
+$(VENV)/ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hub,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs build *.egg-info src/*.egg-info

@@ -1,0 +1,6 @@
+"""``python -m fedatlas`` is ``fedatlas``."""
+
+from fedatlas.cli import main
+
+if __name__ == "__main__":
+    main()

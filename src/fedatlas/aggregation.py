@@ -1,0 +1,75 @@
+"""How the clients' changes become a model: a weighted mean, then server rules that chain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedatlas.types import ClientInfo, Cohort, Roster, Tensors, Upload
+
+if TYPE_CHECKING:
+    from fedatlas.client import ClientData
+
+
+class ServerRule:
+    """Turns the weighted change into the applied change; may remember, and tell clients what they need.
+
+    Subclasses are frozen dataclasses. A rule of the same name as a term is that term's other half: the term's survey
+    and upload notes arrive under that name, and so do the rule's notes to the client.
+    """
+
+    name: ClassVar[str]
+    discloses: ClassVar[tuple[str, ...]] = ()
+
+    def introduce(self, data: ClientData) -> Tensors:
+        """Return what the server must know of a client before the first round; sent once."""
+        return {}
+
+    def init(self, shared: Tensors, roster: Roster) -> Tensors:
+        """Return the memory before the first round."""
+        return {}
+
+    def initial_buffers(self, buffers: Tensors, roster: Roster) -> Tensors:
+        """Return the shared buffers to begin with; a rule may fill one from what clients introduced."""
+        return buffers
+
+    def gather(self, memory: Tensors, surveys: Mapping[int, Tensors], roster: Roster) -> Tensors:
+        """Return the memory after this round's surveys, keyed by client id."""
+        return memory
+
+    def note(self, memory: Tensors, client: ClientInfo) -> Tensors:
+        """Return what one client is told with its assignment."""
+        return {}
+
+    def apply(self, change: Tensors, memory: Tensors, cohort: Cohort) -> tuple[Tensors, Tensors]:
+        """Return the change to apply and the new memory."""
+        return change, memory
+
+
+def weighted_sum(terms: Sequence[Tensors], weights: Tensor) -> Tensors:
+    """Return ``sum_k weights[k] * terms[k]``, added in the given order so that the bits repeat."""
+    names = list(terms[0])
+    total = [torch.zeros_like(terms[0][name]) for name in names]
+    if not total:
+        return {}
+    for tensors, weight in zip(terms, weights.tolist(), strict=True):
+        torch._foreach_add_(total, [tensors[name] for name in names], alpha=weight)
+    return dict(zip(names, total, strict=True))
+
+
+def mean_change(uploads: Sequence[Upload], weights: Tensor) -> Tensors:
+    """Return the weighted sum of the clients' changes."""
+    return weighted_sum([upload.change for upload in uploads], weights)
+
+
+def add(tensors: Tensors, change: Tensors, scale: float = 1.0) -> Tensors:
+    """Return ``tensors + scale * change``, name by name."""
+    return {name: torch.add(tensor, change[name], alpha=scale) for name, tensor in tensors.items()}
+
+
+def zeros_like(tensors: Tensors) -> Tensors:
+    """Return zeros of the same names and shapes."""
+    return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}

@@ -1,0 +1,12 @@
+"""FedAvg. McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
+
+client: w_k <- local steps from w^t on cross-entropy
+server: w^{t+1} = sum_{k in C} (n_k / sum_C n) w_k
+"""
+
+from fedatlas.algorithm import Algorithm
+
+
+def fedavg() -> Algorithm:
+    """Clients train on cross-entropy; the server averages their models by number of examples."""
+    return Algorithm(name="fedavg")

@@ -1,0 +1,28 @@
+"""What there is, one line each: the first line of each docstring."""
+
+import inspect
+from collections.abc import Callable
+
+from fedatlas.algorithms import ALGORITHMS, build_algorithm
+from fedatlas.data import DATASETS, PARTITIONS
+from fedatlas.models import MODELS
+from fedatlas.optimizers import OPTIMIZERS
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").split("\n")[0]
+
+
+CATALOGUES: dict[str, Callable[[], dict[str, str]]] = {
+    "algorithms": lambda: {name: _first_line(recipe) for name, recipe in ALGORITHMS.items()},
+    "datasets": lambda: {name: entry.description for name, entry in DATASETS.items()},
+    "partitions": lambda: {name: _first_line(partition) for name, partition in PARTITIONS.items()},
+    "models": lambda: {name: entry.description for name, entry in MODELS.items()},
+    "optimizers": lambda: {name: _first_line(optimizer) for name, optimizer in OPTIMIZERS.items()},
+}
+
+
+def disclosures_by_algorithm() -> dict[str, str]:
+    """Return what leaves a client beyond its number of examples and the model's change."""
+    lines = {name: build_algorithm(name).disclosures() for name in ALGORITHMS}
+    return {name: "; ".join(said) if said else "nothing beyond the change of the model" for name, said in lines.items()}

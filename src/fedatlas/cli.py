@@ -1,0 +1,263 @@
+"""The command line: ``fedatlas demo | train | compare | list | report``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedatlas.errors import FedatlasError, UsageError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Federated learning where every client has a vector that says what its data looks like.",
+)
+output = Console(width=None if sys.stdout.isatty() else 160)
+errors = Console(stderr=True)
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML config.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", "-s", help="section.key=value; may be given many times.")]
+AlgorithmOption = Annotated[str | None, typer.Option("--algorithm", "-a", help="See `fedatlas list algorithms`.")]
+DataOption = Annotated[
+    str | None, typer.Option("--data", "-d", help="A data set's name, an .npz, a table or a folder.")
+]
+DataFolderOption = Annotated[
+    Path | None, typer.Option("--data-folder", help="Where data sets lie; else FEDATLAS_DATA.")
+]
+ModelOption = Annotated[str | None, typer.Option("--model", "-m", help="See `fedatlas list models`.")]
+RoundsOption = Annotated[int | None, typer.Option("--rounds", "-r", help="How many rounds.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="The seed of partition, model, sampling and batches.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
+WorkersOption = Annotated[int | None, typer.Option("--workers", "-w", help="Processes on a CPU; default one a core.")]
+FolderOption = Annotated[Path | None, typer.Option("--folder", "-f", help="Where the run is kept.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
+
+
+@contextmanager
+def friendly() -> Iterator[None]:
+    """Print an error of ours as one message, without a traceback."""
+    try:
+        yield
+    except FedatlasError as error:
+        errors.print("[bold red]error:[/]", str(error), highlight=False, soft_wrap=True, markup=True)
+        raise typer.Exit(2) from None
+
+
+@app.command()
+def train(
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    algorithm: AlgorithmOption = None,
+    data: DataOption = None,
+    data_folder: DataFolderOption = None,
+    model: ModelOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    device: DeviceOption = "cpu",
+    workers: WorkersOption = None,
+    folder: FolderOption = None,
+    resume: ResumeOption = False,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Train one algorithm and keep the run in a folder."""
+    from fedatlas.config import Config
+
+    with friendly():
+        sections = _sections(algorithm, data, data_folder, model, rounds, seed)
+        if resume and folder is not None and config is None and (folder / "config.toml").exists():
+            config = folder / "config.toml"
+        settings = Config.load(config, set_ or (), **sections)
+        where = folder or default_folder(settings)
+        run = run_config(settings, where, device=device, workers=workers, resume=resume, overwrite=overwrite)
+        print_results([run])
+        output.print(f"run: {run.folder}\nreport: {run.report()}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def compare(
+    algorithms: Annotated[list[str], typer.Argument(help="Names of algorithms.")],
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    data: DataOption = None,
+    data_folder: DataFolderOption = None,
+    model: ModelOption = None,
+    rounds: RoundsOption = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="Seeds, comma separated; figures are then mean ± std.")] = "0",
+    device: DeviceOption = "cpu",
+    workers: WorkersOption = None,
+    folder: FolderOption = None,
+    resume: ResumeOption = False,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Train several algorithms on the same clients and print one table."""
+    from fedatlas.config import Config
+    from fedatlas.report import write_report
+
+    with friendly():
+        runs = []
+        top = folder or Path("runs") / "compare"
+        for name in algorithms:
+            for seed in _seed_list(seeds):
+                sections = _sections(name, data, data_folder, model, rounds, seed)
+                settings = Config.load(config, set_ or (), **sections)
+                where = top / f"{name}-{seed}"
+                runs.append(
+                    run_config(settings, where, device=device, workers=workers, resume=resume, overwrite=overwrite)
+                )
+        print_results(runs)
+        output.print(f"report: {write_report(runs, top / 'report.html')}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def demo(
+    folder: FolderOption = None,
+    workers: WorkersOption = None,
+    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds.")] = 25,
+) -> None:
+    """Train all algorithms on the embedded digits, print one table and write a report."""
+    from fedatlas.demo import run_demo
+
+    with friendly():
+        runs, report = run_demo(folder or Path("runs") / "demo", workers=workers, rounds=rounds)
+        print_results(runs)
+        output.print(f"\nOpen [bold]{report}[/] in a browser.", highlight=False, soft_wrap=True)
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[str | None, typer.Argument(help="algorithms, datasets, partitions, models or optimizers.")] = None,
+    disclosures: Annotated[bool, typer.Option("--disclosures", help="What leaves a client, by algorithm.")] = False,
+) -> None:
+    """Show what there is, one line each."""
+    from fedatlas.catalogue import CATALOGUES, disclosures_by_algorithm
+    from fedatlas.errors import unknown_name
+
+    with friendly():
+        if disclosures:
+            _print_lines("what leaves a client", disclosures_by_algorithm())
+            return
+        if kind is not None and kind not in CATALOGUES:
+            raise unknown_name("kind", kind, CATALOGUES)
+        for title in [kind] if kind else CATALOGUES:
+            _print_lines(title, CATALOGUES[title]())
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    to: Annotated[
+        Path | None, typer.Option("--to", help="The HTML file; default report.html in the first folder.")
+    ] = None,
+) -> None:
+    """Write one HTML page about a run, or comparing several."""
+    from fedatlas.report import write_report
+    from fedatlas.runs import Run
+
+    with friendly():
+        found = [Run(folder) for folder in runs]
+        print_results(found)
+        output.print(f"report: {write_report(found, to or runs[0] / 'report.html')}", highlight=False, soft_wrap=True)
+
+
+def run_config(config: Any, folder: Path, *, device: str, workers: int | None, resume: bool, overwrite: bool) -> Any:
+    """Train what a config says, and say how to resume when it is interrupted."""
+    from fedatlas.progress import make_progress
+    from fedatlas.training import train_run
+
+    algorithm = config.algorithm()
+    model, options = config.model()
+    federation = config.federation()
+    try:
+        return train_run(
+            federation,
+            algorithm,
+            model=model,
+            model_options=options,
+            work=config.work(),
+            plan=config.plan(),
+            seeds=config.seeds(),
+            device=device,
+            workers=workers,
+            folder=folder,
+            resume=resume,
+            overwrite=overwrite,
+            progress=make_progress(None, algorithm.name, config.plan().rounds),
+            config=config.to_toml(),
+        )
+    except KeyboardInterrupt:
+        errors.print(
+            f"\nStopped; finished rounds are kept. Go on with: fedatlas train --folder {folder} --resume",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(130) from None
+
+
+def default_folder(config: Any) -> Path:
+    """Return where a run goes when nobody said."""
+    values = config.values
+    source = Path(str(values["data"]["source"])).stem
+    return Path("runs") / f"{source}-{values['algorithm']['name']}-{values['seed']}"
+
+
+def print_results(runs: list[Any]) -> None:
+    """Print one table of runs, one row an algorithm."""
+    from fedatlas.report import results_table
+
+    rows = results_table(runs)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, title in enumerate(rows[0]):
+        table.add_column(title, justify="left" if i == 0 else "right")
+    for row in rows:
+        table.add_row(*row.values())
+    output.print(table)
+
+
+def _print_lines(title: str, lines: dict[str, str]) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False, title=title, title_justify="left", title_style="bold")
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column()
+    for name, line in lines.items():
+        table.add_row(name, line)
+    output.print(table)
+    output.print()
+
+
+def _sections(
+    algorithm: str | None,
+    data: str | None,
+    data_folder: Path | None,
+    model: str | None,
+    rounds: int | None,
+    seed: int | None,
+) -> dict[str, Any]:
+    """Return what was given on the command line, as config sections."""
+    sections: dict[str, Any] = {
+        "algorithm": {"name": algorithm},
+        "data": {"source": data, "folder": str(data_folder) if data_folder else None},
+        "model": {"name": model},
+        "training": {"rounds": rounds},
+    }
+    given = {title: {k: v for k, v in keys.items() if v is not None} for title, keys in sections.items()}
+    return {title: keys for title, keys in given.items() if keys} | ({} if seed is None else {"seed": seed})
+
+
+def _seed_list(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--seeds takes whole numbers separated by commas, got {text!r}.") from None
+
+
+def main() -> None:
+    """Run the command line."""
+    sys.exit(app())

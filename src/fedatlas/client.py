@@ -1,0 +1,337 @@
+"""What runs on a client: survey and train. Pure functions of (assignment, memory, data).
+
+One model object is reused for every client; its parameters are overwritten in place and nothing is copied that need
+not be. What a client remembers comes in as an argument and goes out as a result, so that the same code runs in a
+loop, in worker processes, or on another machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.data.federation import Federation, Transform
+from fedatlas.errors import TrainingError, UsageError
+from fedatlas.objectives import Batch, Output
+from fedatlas.seeds import derive, generator
+from fedatlas.splits import floating_buffers
+from fedatlas.types import Assignment, Memory, Tensors, Upload
+
+PERSONAL, OPTIMIZER = "personal", "optimizer"
+"""The names in a client's memory under which its own parameters and its optimizer's state lie."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalWork:
+    """How much a client trains in a round."""
+
+    epochs: int = 1
+    steps: int | None = None
+    """A fixed number of minibatches in place of epochs; a new shuffled pass begins when one ends."""
+    batch_size: int = 32
+    augment: Transform | None = None
+    """A random change of training images, before the client's own transform."""
+
+    def __post_init__(self) -> None:
+        for title in ("epochs", "steps", "batch_size"):
+            value = getattr(self, title)
+            if value is not None and value < 1:
+                raise UsageError(f"{title} must be at least 1, got {value}.")
+
+
+class ClientData:
+    """One client's view of the resident examples."""
+
+    def __init__(self, federation: Federation, client: int) -> None:
+        self.federation, self.id = federation, client
+        self.client = federation.clients[client]
+        self.inputs, self.labels = federation.data.inputs, federation.data.labels
+
+    @property
+    def name(self) -> str:
+        """The client's name."""
+        return self.client.name
+
+    @property
+    def num_examples(self) -> int:
+        """How many training examples the client has."""
+        return len(self.client.train)
+
+    @cached_property
+    def label_counts(self) -> Tensor:
+        """How many training examples of each class the client has, float32."""
+        return self.federation.label_counts(self.id).to(self.labels.device)
+
+    def batch(self, indices: Tensor, rng: torch.Generator | None, augment: Transform | None = None) -> Batch:
+        """Return examples ready for the model: images scaled, changed by the client's transform and normalised."""
+        inputs = self.inputs[indices]
+        if inputs.dtype == torch.uint8:
+            inputs = inputs.float().div_(255)
+            if augment is not None and rng is not None:
+                inputs = augment(inputs, rng)
+            if self.client.transform is not None and rng is not None:
+                inputs = self.client.transform(inputs, rng)
+            if self.federation.data.mean:
+                mean, std = self._statistics
+                inputs = (inputs - mean) / std
+        return Batch(inputs, self.labels[indices])
+
+    @cached_property
+    def _statistics(self) -> tuple[Tensor, Tensor]:
+        data = self.federation.data
+        mean, std = (torch.tensor(v, device=self.inputs.device).view(1, -1, 1, 1) for v in (data.mean, data.std))
+        return mean, std
+
+
+class Workbench:
+    """One model, reused for every client, with its state sorted into shared and personal."""
+
+    def __init__(self, model: nn.Module, algorithm: Algorithm) -> None:
+        self.model = model
+        self.parameters: Tensors = {k: w for k, w in model.named_parameters() if w.requires_grad}
+        self.buffers: Tensors = {k: b for k, b in model.named_buffers() if k in floating_buffers(model)}
+        split = algorithm.split
+        self.personal = (split.personal_parameters(model) | split.personal_buffers(model)) & (
+            self.parameters.keys() | self.buffers.keys()
+        )
+        everything = {**self.parameters, **self.buffers}
+        self.initial: Tensors = {k: everything[k].detach().clone() for k in everything}
+        # A counter restarts with every client: it neither travels nor is averaged.
+        self._counters = [(b, b.clone()) for k, b in model.named_buffers() if k not in self.buffers]
+        self.skips_single_examples = any(
+            isinstance(m, nn.modules.batchnorm._BatchNorm | nn.modules.instancenorm._InstanceNorm)
+            for m in model.modules()
+        )
+
+    def shared(self) -> tuple[Tensors, Tensors]:
+        """Return copies of the shared parameters and shared buffers as they were at the start."""
+        parameters = {k: self.initial[k].clone() for k in self.parameters if k not in self.personal}
+        return parameters, {k: self.initial[k].clone() for k in self.buffers if k not in self.personal}
+
+    def load(self, shared: Tensors, buffers: Tensors, personal: Tensors) -> None:
+        """Overwrite the model's state; personal values that a client does not have yet are the initial ones."""
+        own = {k: personal.get(k, self.initial[k]) for k in self.personal}
+        values = {**shared, **buffers, **own}
+        with torch.no_grad():
+            targets = {**self.parameters, **self.buffers}
+            torch._foreach_copy_([targets[k] for k in values], list(values.values()))
+            for counter, initial in self._counters:
+                counter.copy_(initial)
+
+
+@dataclass(kw_only=True, eq=False)
+class Local:
+    """What a term may see while one client trains."""
+
+    model: nn.Module
+    data: ClientData
+    parameters: Tensors
+    """All trainable parameters, as they are now."""
+    buffers: Tensors
+    start: Tensors
+    """The parameters as they were received."""
+    notes: Memory
+    """What the server's rules told this client, by name."""
+    memory: Memory
+    """What this client remembers, by name; a term writes under its own name only."""
+    work: LocalWork
+    round: int
+    lr: float
+    seed: int
+    """The seed of this client's batches in this round."""
+    steps: int = 0
+    scratch: Memory = field(default_factory=dict)
+    """What a term keeps for this round only, by name."""
+
+    def forward(self, parameters: Tensors, inputs: Tensor) -> Output:
+        """Return what the model would say with other parameters; running statistics stay as they are."""
+        buffers = {name: buffer.detach().clone() for name, buffer in self.buffers.items()}
+        return Output(*functional_call(self.model, {**self.parameters, **parameters, **buffers}, (inputs,)))
+
+    @torch.no_grad()
+    def received_loss(self) -> Tensor:
+        """Return the mean cross-entropy of the model as it is on the client's training data, in evaluation mode."""
+        mode = self.model.training
+        self.model.eval()
+        total = torch.zeros((), dtype=torch.float64, device=self.data.labels.device)
+        for batch in self.passes():
+            total += F.cross_entropy(self.model(batch.inputs)[1], batch.labels, reduction="sum").double()
+        self.model.train(mode)
+        return (total / self.data.num_examples).float()
+
+    def passes(self) -> Iterator[Batch]:
+        """Yield the client's training data once, in order and unaugmented, in batches."""
+        rng = generator(self.seed, "survey", device=self.data.labels.device)
+        for indices in self.data.client.train.split(max(self.work.batch_size, 256)):
+            yield self.data.batch(indices, rng)
+
+
+def open_local(
+    algorithm: Algorithm,
+    work: LocalWork,
+    assignment: Assignment,
+    bench: Workbench,
+    memory: Memory,
+    data: ClientData,
+    seed: int,
+) -> Local:
+    """Load the received model with the client's own parameters, and return what its terms may see."""
+    bench.load(assignment.shared, assignment.buffers, memory.get(PERSONAL, {}))
+    return Local(
+        model=bench.model,
+        data=data,
+        parameters=bench.parameters,
+        buffers=bench.buffers,
+        start={k: w.detach().clone() for k, w in bench.parameters.items()},
+        notes=assignment.notes,
+        memory=dict(memory),
+        work=work,
+        round=assignment.round,
+        lr=algorithm.optimizer.lr_at(assignment.round, assignment.rounds),
+        seed=derive(seed, "batches", assignment.round, data.name),
+    )
+
+
+def introduce_client(algorithm: Algorithm, data: ClientData) -> Memory:
+    """Return what the algorithm's parts must know of a client before the first round."""
+    answers = ((part.name, part.introduce(data)) for part in algorithm.parts())
+    return {name: answer for name, answer in answers if answer}
+
+
+def survey_client(
+    algorithm: Algorithm,
+    work: LocalWork,
+    assignment: Assignment,
+    bench: Workbench,
+    memory: Memory,
+    data: ClientData,
+    seed: int,
+) -> Memory:
+    """Return what the surveying terms must tell the server before this round's training."""
+    local = open_local(algorithm, work, assignment, bench, memory, data, seed)
+    bench.model.eval()
+    return {term.name: term.survey(local) for term in algorithm.objective if term.surveys}
+
+
+def train_client(
+    algorithm: Algorithm,
+    work: LocalWork,
+    assignment: Assignment,
+    bench: Workbench,
+    memory: Memory,
+    data: ClientData,
+    seed: int,
+) -> tuple[Upload, Memory]:
+    """Train one client and return what it sends and what it remembers."""
+    local = open_local(algorithm, work, assignment, bench, memory, data, seed)
+    optimizer = algorithm.optimizer
+    state = {k: v.clone() for k, v in memory.get(OPTIMIZER, {}).items()} or optimizer.init(bench.parameters)
+    slots = optimizer.slots(state, list(bench.parameters))
+    parameters = list(bench.parameters.values())
+    bench.model.train()
+    for term in algorithm.objective:
+        term.begin(local)
+    losses: list[Tensor] = []
+    device = data.labels.device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
+        torch.manual_seed(local.seed)  # dropout and other randomness inside the model
+        for batch in minibatches(local, skip_single=bench.skips_single_examples):
+            for term in algorithm.objective:
+                batch = term.prepare(local, batch)
+            look = Look(algorithm, local, batch)
+            optimizer.step(parameters, slots, look, local.lr)
+            losses.append(look.losses[0])
+            local.steps += 1
+    mean_loss = _finite_mean(losses, assignment, data, local.lr)
+    if not bool(torch.stack(torch._foreach_norm(parameters)).isfinite().all()):
+        raise _broken("a parameter is not finite after the last step", assignment, data, local.lr)
+    notes = {term.name: note for term in algorithm.objective if (note := term.finish(local))}
+    if bench.personal:
+        everything = {**bench.parameters, **bench.buffers}
+        local.memory[PERSONAL] = {k: everything[k].detach().clone() for k in sorted(bench.personal)}
+    if optimizer.keep_state and state:
+        local.memory[OPTIMIZER] = state
+    upload = Upload(
+        client=assignment.client,
+        num_examples=data.num_examples,
+        num_steps=local.steps,
+        change={k: w.detach() - local.start[k] for k, w in bench.parameters.items() if k not in bench.personal},
+        buffers={k: b.detach().clone() for k, b in bench.buffers.items() if k not in bench.personal},
+        notes=notes,
+        metrics={"loss": mean_loss},
+    )
+    return upload, local.memory
+
+
+class Look:
+    """The gradient of the objective on one batch, at the parameters' current values, each time it is called."""
+
+    def __init__(self, algorithm: Algorithm, local: Local, batch: Batch) -> None:
+        self._algorithm, self._local, self._batch = algorithm, local, batch
+        self.losses: list[Tensor] = []
+
+    def __call__(self) -> list[Tensor]:
+        """Return the gradient. Only the first look at a batch updates running statistics."""
+        local, batch = self._local, self._batch
+        kept = {k: b.clone() for k, b in local.buffers.items()} if self.losses else {}
+        with torch.enable_grad():
+            output = Output(*local.model(batch.inputs))
+            terms = (term.loss(local, batch, output) for term in self._algorithm.objective)
+            loss = sum((term for term in terms if term is not None), start=torch.zeros((), device=batch.labels.device))
+            gradients = torch.autograd.grad(loss, list(local.parameters.values()), materialize_grads=True)
+        for name, buffer in kept.items():
+            local.buffers[name].copy_(buffer)
+        self.losses.append(loss.detach())
+        return list(gradients)
+
+
+def minibatches(local: Local, *, skip_single: bool) -> Iterator[Batch]:
+    """Yield a round's minibatches: shuffled passes, the last short batch kept.
+
+    A batch of one example is left out where normalisation over it would be undefined.
+    """
+    work, data = local.work, local.data
+    order_rng = generator(local.seed, "order")
+    rng = generator(local.seed, "images", device=data.labels.device)
+    taken, epoch = 0, 0
+    while taken < work.steps if work.steps is not None else epoch < work.epochs:
+        order = torch.randperm(data.num_examples, generator=order_rng).to(data.labels.device)
+        epoch += 1
+        before = taken
+        for indices in data.client.train[order].split(work.batch_size):
+            if skip_single and len(indices) == 1:
+                continue
+            if work.steps is not None and taken >= work.steps:
+                return
+            taken += 1
+            yield data.batch(indices, rng, work.augment)
+        if taken == before:
+            return  # only batches of one example: nothing to train on
+
+
+def _finite_mean(losses: list[Tensor], assignment: Assignment, data: ClientData, lr: float) -> float:
+    """Return the mean loss of a round, or say whose training broke and at which step."""
+    if not losses:
+        return 0.0
+    values = torch.stack(losses)
+    broken = (~values.isfinite()).nonzero()
+    if len(broken):
+        step = int(broken[0])
+        raise _broken(f"loss is {float(values[step])} at step {step + 1} of {len(losses)}", assignment, data, lr)
+    return float(values.double().mean())
+
+
+def _broken(what: str, assignment: Assignment, data: ClientData, lr: float) -> TrainingError:
+    return TrainingError(
+        f"{what} (lr={lr:g}). Lower the learning rate, or look at this client's data.",
+        client=data.name,
+        round=assignment.round,
+        stage="training",
+    )

@@ -1,0 +1,228 @@
+"""Configs: TOML tables, checked key by key, with ``--set section.key=value`` on top.
+
+seed = 0
+[data]       source, folder, partition (a table with a name), test, test_fraction, held_out, folds, fold
+[model]      name and the model's own options
+[algorithm]  name and the recipe's own options
+[optimizer]  name and the optimizer's own options
+[training]   rounds, cohort, epochs, steps, batch_size, buffers, evaluate_every, checkpoint_every
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms import build_algorithm
+from fedatlas.client import LocalWork
+from fedatlas.data import PARTITIONS, Dataset, Federation, Partition, federate, load_dataset
+from fedatlas.errors import UsageError, unknown_name
+from fedatlas.optimizers import OPTIMIZERS, LocalOptimizer
+from fedatlas.seeds import Seeds
+from fedatlas.training import TrainingPlan
+
+DEFAULTS: dict[str, Any] = {
+    "seed": 0,
+    "seeds": {"partition": None, "model": None, "sampling": None, "batches": None},
+    "data": {
+        "source": "digits",
+        "folder": None,
+        "partition": None,
+        "test": "client",
+        "test_fraction": 0.25,
+        "held_out": 0,
+        "folds": None,
+        "fold": 0,
+    },
+    "model": {"name": "cnn"},
+    "algorithm": {"name": "fedavg"},
+    "optimizer": {"name": "sgd"},
+    "training": {
+        "rounds": 20,
+        "cohort": None,
+        "epochs": 1,
+        "steps": None,
+        "batch_size": 32,
+        "buffers": None,
+        "evaluate_every": 1,
+        "checkpoint_every": None,
+    },
+}
+OPEN = ("model", "algorithm", "optimizer")
+"""Sections whose options belong to what they name, and are checked when it is built."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A checked config; ``values`` holds every key."""
+
+    values: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, path: Path | str | None = None, settings: Sequence[str] = (), **sections: Any) -> Config:
+        """Return the defaults, then the file, then ``sections``, then ``section.key=value`` settings."""
+        values = deepcopy(DEFAULTS)
+        if path is not None:
+            _merge(values, _read(Path(path)), str(path))
+        _merge(values, sections, "arguments")
+        for setting in settings:
+            key, sign, text = setting.partition("=")
+            if not sign:
+                raise UsageError(f"--set takes section.key=value, got {setting!r}.")
+            tree: dict[str, Any] = {}
+            node = tree
+            *path_keys, last = key.strip().split(".")
+            for part in path_keys:
+                node = node.setdefault(part, {})
+            node[last] = _value(text.strip())
+            _merge(values, tree, f"--set {key.strip()}")
+        return cls(values)
+
+    def dataset(self) -> Dataset:
+        """Return the data set that is named."""
+        data = self.values["data"]
+        return load_dataset(data["source"], data_folder=data["folder"], seed=self.seeds().partition)
+
+    def federation(self) -> Federation:
+        """Return the federation: the data set, partitioned."""
+        data = self.values["data"]
+        dataset = self.dataset()
+        federation = federate(
+            dataset,
+            build_partition(data["partition"], dataset),
+            test=data["test"],
+            test_fraction=data["test_fraction"],
+            held_out=data["held_out"],
+            seed=self.seeds().partition,
+        )
+        if data["folds"] is not None:
+            federation = federation.fold(data["fold"], data["folds"], self.seeds().partition)
+        return federation
+
+    def algorithm(self) -> Algorithm:
+        """Return the algorithm over the optimizer that is named."""
+        algorithm = build_algorithm(**self.values["algorithm"])
+        if self.values["optimizer"] != DEFAULTS["optimizer"]:
+            algorithm = algorithm.with_optimizer(build_optimizer(**self.values["optimizer"]))
+        buffers = self.values["training"]["buffers"]
+        return algorithm if buffers is None else algorithm.with_buffers(buffers)
+
+    def work(self) -> LocalWork:
+        """Return how much a client trains."""
+        return LocalWork(**{key: self.values["training"][key] for key in ("epochs", "steps", "batch_size")})
+
+    def plan(self) -> TrainingPlan:
+        """Return how long and how often."""
+        keys = ("rounds", "cohort", "evaluate_every", "checkpoint_every")
+        return TrainingPlan(**{key: self.values["training"][key] for key in keys})
+
+    def seeds(self) -> Seeds:
+        """Return the four seeds; those not set apart are ``seed``."""
+        apart = {key: value for key, value in self.values["seeds"].items() if value is not None}
+        return dataclasses.replace(Seeds.of(self.values["seed"]), **apart)
+
+    def model(self) -> tuple[str, dict[str, Any]]:
+        """Return the model's name and options."""
+        options = dict(self.values["model"])
+        return str(options.pop("name")), options
+
+    def to_toml(self) -> str:
+        """Return the config as TOML, without keys that are not set."""
+        top = [f"{key} = {_toml(value)}" for key, value in self.values.items() if not isinstance(value, Mapping)]
+        tables = []
+        for section, table in self.values.items():
+            if isinstance(table, Mapping) and (
+                lines := [f"{k} = {_toml(v)}" for k, v in table.items() if v is not None]
+            ):
+                tables.append("\n".join([f"[{section}]", *lines]))
+        return "\n\n".join(["\n".join(top), *tables]) + "\n"
+
+
+def build_optimizer(name: str = "sgd", **options: Any) -> LocalOptimizer:
+    """Return a local optimizer by name."""
+    if name not in OPTIMIZERS:
+        raise unknown_name("optimizer", name, OPTIMIZERS)
+    return _checked(OPTIMIZERS[name], f"option of {name}", options)  # type: ignore[no-any-return]
+
+
+def build_partition(settings: Mapping[str, Any] | str | None, data: Dataset) -> Partition:
+    """Return a partition from a table with a name; without one, the plainest that fits the data."""
+    if settings is None:
+        if data.owner is not None:
+            settings = {"name": "natural-id"}
+        elif data.domain is not None:
+            settings = {"name": "domain-imbalance", "factor": 5}
+        else:
+            count = max(2, min(10, len(data) // 40))
+            settings = {"name": "dirichlet", "num_clients": count, "alpha": 0.5, "min_samples": 4}
+    options = {"name": settings} if isinstance(settings, str) else dict(settings)
+    name = options.pop("name", None)
+    if name not in PARTITIONS:
+        raise unknown_name("partition", name, PARTITIONS)
+    return _checked(PARTITIONS[name], f"option of {name}", options)  # type: ignore[no-any-return]
+
+
+def _checked(make: Any, kind: str, options: dict[str, Any]) -> Any:
+    known = inspect.signature(make).parameters
+    for option in options:
+        if option not in known:
+            raise unknown_name(kind, option, known)
+    missing = [n for n, p in known.items() if p.default is inspect.Parameter.empty and n not in options]
+    if missing:
+        raise UsageError(f"{kind.removeprefix('option of ')} needs {', '.join(missing)}.")
+    return make(**options)
+
+
+def _merge(values: dict[str, Any], changes: Mapping[str, Any], where: str) -> None:
+    for section, change in changes.items():
+        if section not in DEFAULTS:
+            raise unknown_name(f"key in {where}:", section, DEFAULTS)
+        if not isinstance(DEFAULTS[section], Mapping):
+            values[section] = change
+            continue
+        if not isinstance(change, Mapping):
+            raise UsageError(f"{where}: {section} is a table of keys, got {change!r}.")
+        if section in OPEN and change.get("name", values[section]["name"]) != values[section]["name"]:
+            values[section] = {}  # another model's or algorithm's options do not carry over
+        for key, value in change.items():
+            if section not in OPEN and key not in DEFAULTS[section]:
+                raise unknown_name(f"key in {where}: {section}.", key, DEFAULTS[section])
+            if isinstance(value, Mapping) and isinstance(values[section].get(key), Mapping) and "name" not in value:
+                value = {**values[section][key], **value}
+            values[section][key] = value
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"there is no config {path}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read config {path}: {error}.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}.") from error
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return None if text.lower() in ("none", "null") else text
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, str) else repr(value)

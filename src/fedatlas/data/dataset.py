@@ -1,0 +1,96 @@
+"""A data set: examples held once, as arrays, with what is known about each."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedatlas.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """Examples held once, as arrays.
+
+    ``inputs`` is one of: uint8 images (N, channels, height, width); int64 tokens (N, length);
+    float32 features (N, width).
+    """
+
+    name: str
+    inputs: Tensor
+    labels: Tensor
+    """int64 (N,), each in [0, len(classes))."""
+    classes: tuple[str, ...]
+    domains: tuple[str, ...] = ()
+    domain: Tensor | None = None
+    """int64 (N,), an index into ``domains``."""
+    owners: tuple[str, ...] = ()
+    owner: Tensor | None = None
+    """int64 (N,), an index into ``owners``: the natural client of each example."""
+    is_test: Tensor | None = None
+    """bool (N,), the data set's official test split, where it has one."""
+    mean: tuple[float, ...] = field(default=())
+    std: tuple[float, ...] = field(default=())
+    """Per channel, of images scaled to [0, 1]; () leaves them in [0, 1]."""
+    vocabulary: tuple[str, ...] = ()
+    """What each token stands for, for text."""
+
+    def __post_init__(self) -> None:
+        check_examples(self.name, self.inputs, self.labels, len(self.classes))
+        for title, values, names in (("domain", self.domain, self.domains), ("owner", self.owner, self.owners)):
+            if values is None:
+                continue
+            if values.shape != self.labels.shape:
+                raise DataError(f"{self.name}: {len(values)} {title} entries for {len(self)} examples; give one each.")
+            if len(values) and not 0 <= int(values.min()) <= int(values.max()) < len(names):
+                raise DataError(f"{self.name}: {title} must index {len(names)} names, got up to {int(values.max())}.")
+
+        if self.is_test is not None and self.is_test.shape != self.labels.shape:
+            raise DataError(f"{self.name}: {len(self.is_test)} is_test entries for {len(self)} examples; give one each.")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def kind(self) -> str:
+        """``image``, ``tokens`` or ``features``."""
+        return input_kind(self.inputs)
+
+    def domain_of(self, index: int) -> str | None:
+        """Return the name of one example's domain, if it has one."""
+        return None if self.domain is None else self.domains[int(self.domain[index])]
+
+
+def input_kind(inputs: Tensor) -> str:
+    """Return ``image``, ``tokens`` or ``features`` from the form of the inputs."""
+    if inputs.dtype == torch.uint8 and inputs.ndim == 4:
+        return "image"
+    if inputs.dtype == torch.int64 and inputs.ndim == 2:
+        return "tokens"
+    if inputs.dtype == torch.float32 and inputs.ndim == 2:
+        return "features"
+    raise DataError(
+        "inputs must be uint8 images (N, channels, height, width), int64 tokens (N, length) or float32 features "
+        f"(N, width); got {inputs.dtype} of shape {tuple(inputs.shape)}."
+    )
+
+
+def check_examples(name: str, inputs: Tensor, labels: Tensor, num_classes: int) -> None:
+    """Refuse examples that would train to nonsense: wrong form, NaN, labels out of range."""
+    input_kind(inputs)
+    if labels.dtype != torch.int64 or labels.ndim != 1:
+        raise DataError(f"{name}: labels must be int64 of shape (N,); got {labels.dtype} of {tuple(labels.shape)}.")
+    if len(inputs) != len(labels):
+        raise DataError(f"{name}: {len(inputs)} inputs but {len(labels)} labels; give one label for each input.")
+    if len(labels) == 0:
+        raise DataError(f"{name}: there are no examples.")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= num_classes:
+        where = int(((labels < 0) | (labels >= num_classes)).nonzero()[0])
+        raise DataError(
+            f"{name}: labels must be in [0, {num_classes}), got {int(labels[where])} at example {where}. "
+            "Renumber the labels or name all classes."
+        )
+    if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
+        where = int((~inputs.isfinite()).flatten(1).any(1).nonzero()[0])
+        raise DataError(f"{name}: inputs hold NaN or infinity, first at example {where}. Clean or drop it.")

@@ -1,0 +1,143 @@
+"""A federation: the clients and their data. Clients are index sets into arrays that are held once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedatlas.data.dataset import Dataset
+from fedatlas.errors import DataError, UsageError
+from fedatlas.seeds import numpy_generator
+
+
+class Transform(Protocol):
+    """Changes a batch of images in [0, 1], (B, channels, height, width), on the device it lies on.
+
+    All randomness must come from ``generator``, so that the same client sees the same bits again.
+    """
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the changed images."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Client:
+    """One client's share of a federation."""
+
+    name: str
+    train: Tensor
+    """int64 indices into the federation's examples."""
+    test: Tensor
+    domain: str | None = None
+    """The domain or type, where known: for reports and fairness, never for training."""
+    transform: Transform | None = None
+    """A lasting change of this client's images (a degradation), in training and in test."""
+    held_out: bool = False
+    """A held-out client never trains; it is there to be tested or adapted to."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Federation:
+    """The clients and their data."""
+
+    data: Dataset
+    clients: tuple[Client, ...]
+    partition: str = ""
+    """One line that says how the clients came about."""
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise DataError(f"{self.data.name}: a federation needs at least one client.")
+        names = [client.name for client in self.clients]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DataError(f"{self.data.name}: two clients are named {twice!r}; names must differ.")
+        for client in self.clients:
+            if len(client.train) == 0 and not client.held_out:
+                raise DataError(
+                    f"{self.data.name}: client {client.name} has no training data. "
+                    "Use fewer clients, a larger least number of samples, or leave it out."
+                )
+            for part in (client.train, client.test):
+                if len(part) and not 0 <= int(part.min()) <= int(part.max()) < len(self.data):
+                    raise DataError(
+                        f"{self.data.name}: client {client.name} points outside the {len(self.data)} examples."
+                    )
+        if all(client.held_out for client in self.clients):
+            raise DataError(f"{self.data.name}: all clients are held out; at least one must train.")
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self.clients)
+
+    @property
+    def name(self) -> str:
+        """The data set's name."""
+        return self.data.name
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.data.classes)
+
+    @property
+    def training_ids(self) -> list[int]:
+        """Positions of the clients that may train."""
+        return [i for i, client in enumerate(self.clients) if not client.held_out]
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domains that clients have, in order of first appearance."""
+        return tuple(dict.fromkeys(c.domain for c in self.clients if c.domain is not None))
+
+    def label_counts(self, client: int, part: str = "train") -> Tensor:
+        """Return how many examples of each class a client has, float32 (classes,)."""
+        indices = getattr(self.clients[client], part)
+        return torch.bincount(self.data.labels[indices].cpu(), minlength=self.num_classes).float()
+
+    def to(self, device: torch.device | str) -> "Federation":
+        """Return the federation with its examples on a device; index sets move along."""
+        data = replace(self.data, inputs=self.data.inputs.to(device), labels=self.data.labels.to(device))
+        clients = tuple(replace(c, train=c.train.to(device), test=c.test.to(device)) for c in self.clients)
+        return replace(self, data=data, clients=clients)
+
+    def fold(self, fold: int, folds: int, seed: int = 0) -> "Federation":
+        """Return the federation with part ``fold`` of ``folds`` as every client's test part.
+
+        Each client's own examples (train and test together) are shuffled once by the seed and cut into ``folds``
+        parts, so the same seed gives the same folds to every method that is compared.
+        """
+        if not folds >= 2 or not 0 <= fold < folds:
+            raise UsageError(f"fold must be in [0, folds) and folds at least 2, got fold={fold}, folds={folds}.")
+        clients = []
+        for i, client in enumerate(self.clients):
+            own = torch.cat([client.train, client.test]).unique()
+            if len(own) < folds:
+                raise DataError(f"client {client.name} has {len(own)} examples, too few for {folds} folds.")
+            order = torch.from_numpy(numpy_generator(seed, "folds", i).permutation(len(own))).to(own.device)
+            parts = own[order].tensor_split(folds)
+            rest = torch.cat([part for j, part in enumerate(parts) if j != fold])
+            clients.append(replace(client, train=rest.sort().values, test=parts[fold].sort().values))
+        return replace(self, clients=tuple(clients), partition=f"{self.partition}, fold {fold} of {folds}")
+
+    def hold_out(self, clients: Sequence[str | int]) -> "Federation":
+        """Return the federation in which the given clients (names or positions) never train."""
+        chosen = {c if isinstance(c, str) else self.clients[c].name for c in clients}
+        missing = chosen - {c.name for c in self.clients}
+        if missing:
+            raise UsageError(f"cannot hold out {sorted(missing)}: no such clients in {self.name}.")
+        return replace(self, clients=tuple(replace(c, held_out=c.held_out or c.name in chosen) for c in self.clients))
+
+    def with_transforms(self, transforms: Sequence[Transform | None]) -> "Federation":
+        """Return the federation with one lasting transform (or None) for each client, in order."""
+        if len(transforms) != len(self.clients):
+            raise UsageError(f"give one transform for each of {len(self.clients)} clients, got {len(transforms)}.")
+        if self.data.kind != "image" and any(t is not None for t in transforms):
+            raise UsageError(f"transforms change images; {self.name} holds {self.data.kind}.")
+        changed = (replace(c, transform=t) for c, t in zip(self.clients, transforms, strict=True))
+        return replace(self, clients=tuple(changed))

@@ -1,0 +1,284 @@
+"""Your own data as a Dataset: arrays in memory, an npz file, a folder of pictures."""
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from fedatlas.data.dataset import Dataset
+from fedatlas.data.images import decode_images, read_image
+from fedatlas.errors import DataError, UsageError
+
+Array = NDArray[Any]
+PICTURE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+
+
+def from_arrays(
+    inputs: ArrayLike | Tensor,
+    labels: ArrayLike | Tensor,
+    *,
+    name: str = "arrays",
+    classes: Sequence[str] | None = None,
+    domain: ArrayLike | Tensor | None = None,
+    owner: ArrayLike | Tensor | None = None,
+    is_test: ArrayLike | Tensor | None = None,
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
+) -> Dataset:
+    """Return a Dataset from numpy arrays, tensors or lists.
+
+    ``inputs`` are images (uint8, or floats in [0, 1]; N x height x width, channels first or last), features (floats,
+    N x width) or tokens (integers, N x length). ``labels``, ``domain`` and ``owner`` are integers or names, one for
+    each example. ``owner`` is the natural client of an example.
+
+        >>> data = from_arrays([[0.1, 0.2], [0.3, 0.4]], ["cat", "dog"])
+        >>> data.kind, data.classes
+        ('features', ('cat', 'dog'))
+    """
+    examples = _inputs(name, _array(inputs))
+    targets, class_names = _labels(name, _array(labels), classes)
+    domain_index, domains = _names(name, "domain", domain)
+    owner_index, owners = _names(name, "owner", owner)
+    test = None if is_test is None else torch.from_numpy(_array(is_test).astype(bool))
+    if test is not None and test.shape != targets.shape:
+        raise DataError(f"{name}: is_test has {len(test)} entries for {len(targets)} labels; give one each.")
+    _check_scaling(name, examples, mean, std)
+    return Dataset(
+        name=name,
+        inputs=examples,
+        labels=targets,
+        classes=class_names,
+        domains=domains,
+        domain=domain_index,
+        owners=owners,
+        owner=owner_index,
+        is_test=test,
+        mean=tuple(mean),
+        std=tuple(std),
+    )
+
+
+def from_npz(path: str | Path, *, name: str | None = None) -> Dataset:
+    """Return a Dataset from an npz file.
+
+    The arrays are named ``x``, ``y``; or ``x_train``, ``y_train``, ``x_test``, ``y_test``; or ``<domain>_x``,
+    ``<domain>_y`` for each domain. ``classes`` names the classes; ``domain``, ``owner`` and ``is_test`` may stand
+    beside (with a test part: training first, then test). In place of pixels there may be packed WebP pictures: ``webp``
+    and ``offset`` for ``x``, ``<part>_webp`` and ``<part>_offset`` for a part.
+    """
+    file = Path(path)
+    arrays = read_npz(file)
+    parts = _parts(file, arrays)
+    names = list(parts)
+    extra: dict[str, Any] = {key: arrays[key] for key in ("domain", "owner", "is_test") if key in arrays}
+    counts = [len(y) for _, y in parts.values()]
+    if "test" in parts and set(names) <= {"train", "test"}:
+        extra["is_test"] = np.repeat([part == "test" for part in names], counts)
+    elif names != ["all"]:
+        extra["domain"] = np.repeat(names, counts)
+    shapes = {part: x.shape[1:] for part, (x, _) in parts.items()}
+    if len(set(shapes.values())) > 1:
+        raise DataError(f"{file}: all parts must be of one shape, got {shapes}. Resize them to one size.")
+    return from_arrays(
+        np.concatenate([x for x, _ in parts.values()]),
+        np.concatenate([y for _, y in parts.values()]),
+        name=name or file.stem,
+        classes=[str(c) for c in arrays["classes"]] if "classes" in arrays else None,
+        **extra,
+    )
+
+
+def from_image_folder(
+    path: str | Path, *, size: int | tuple[int, int] | None = None, name: str | None = None
+) -> Dataset:
+    """Return a Dataset from pictures in ``path/class/`` or ``path/domain/class/``.
+
+    ``size`` (one number, or height and width) resizes them; without it all must be of one size. If the outer folders
+    are ``train`` and ``test``, they are the official split and not domains.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: there is no such folder. Give a folder of class folders with pictures.")
+    files = [("", inner.name, file) for inner in _folders(folder) for file in _pictures(inner)]
+    nested = [
+        (outer.name, inner.name, file)
+        for outer in _folders(folder)
+        for inner in _folders(outer)
+        for file in _pictures(inner)
+    ]
+    if files and nested:
+        raise DataError(
+            f"{folder}: pictures lie both in {files[0][2].parent} and in {nested[0][2].parent}. "
+            "Use either path/class/picture or path/domain/class/picture."
+        )
+    found = files or nested
+    if not found:
+        raise DataError(f"{folder}: no pictures ({', '.join(PICTURE_ENDINGS)}) in path/class/ or path/domain/class/.")
+    shape = (size, size) if isinstance(size, int) else size
+    first = read_image(found[0][2], shape)
+    images = np.empty((len(found), *first.shape), np.uint8)
+    for i, (_, _, file) in enumerate(found):
+        pixels = read_image(file, shape)
+        if pixels.shape != first.shape:
+            raise DataError(
+                f"{file}: this picture is {pixels.shape[1]}x{pixels.shape[0]}, {found[0][2].name} is "
+                f"{first.shape[1]}x{first.shape[0]}. Give size= to resize all of them."
+            )
+        images[i] = pixels
+    outer_names = [outer for outer, _, _ in found]
+    is_split = set(outer_names) == {"train", "test"}
+    return from_arrays(
+        images,
+        [inner for _, inner, _ in found],
+        name=name or folder.resolve().name,
+        domain=outer_names if nested and not is_split else None,
+        is_test=[outer == "test" for outer in outer_names] if is_split else None,
+    )
+
+
+def read_npz(file: Path) -> dict[str, Array]:
+    """Return the arrays of an npz file, never unpickling anything."""
+    if not file.is_file():
+        raise UsageError(f"{file}: there is no such file.")
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return {key: arrays[key] for key in arrays.files}
+    except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as reason:
+        raise DataError(
+            f"{file}: cannot be read as an npz file ({reason}). Write it with numpy.savez, without objects."
+        ) from reason
+
+
+def _parts(file: Path, arrays: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
+    """Return (x, y) of each part of an npz file: ``all``, or ``train`` and ``test``, or one for each domain."""
+    keys = {"all": ("x", "webp", "offset", "y")}
+    for key in arrays:
+        if key in ("x_train", "x_test"):
+            part = key.removeprefix("x_")
+            keys[part] = (key, "", "", f"y_{part}")
+        elif key.endswith(("_x", "_webp")):
+            part = key.rpartition("_")[0]
+            keys[part] = (f"{part}_x", f"{part}_webp", f"{part}_offset", f"{part}_y")
+    parts = {}
+    for part, (x, webp, offset, y) in keys.items():
+        if x not in arrays and webp not in arrays:
+            continue
+        missing = [key for key in ((y,) if x in arrays else (y, offset)) if key not in arrays]
+        if missing:
+            raise DataError(f"{file}: holds {x if x in arrays else webp} but not {missing[0]}. Add it.")
+        images = arrays[x] if x in arrays else decode_images(arrays[webp], arrays[offset], f"{file}: {webp}")
+        parts[part] = (images, arrays[y])
+    if not parts:
+        raise DataError(
+            f"{file}: found {sorted(arrays)}; wanted x and y, or x_train, y_train, x_test, y_test, or <domain>_x and "
+            "<domain>_y for each domain."
+        )
+    if "all" in parts and len(parts) > 1:
+        raise DataError(f"{file}: holds both x and {sorted(set(parts) - {'all'})}; keep one of the two forms.")
+    return parts
+
+
+def _array(values: ArrayLike | Tensor) -> Array:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+
+
+def _inputs(name: str, values: Array) -> Tensor:
+    """Return images as uint8 (N, channels, height, width), features as float32, tokens as int64."""
+    kind, axes = values.dtype.kind, values.ndim
+    if axes in (3, 4) and kind in "uif":
+        return _images(name, values)
+    if axes == 2 and kind == "f":
+        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+    if axes == 2 and kind in "ui" and values.dtype != np.uint8:
+        if values.size and values.min() < 0:
+            raise DataError(f"{name}: tokens must be 0 or more, got {values.min()}. Renumber them.")
+        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
+    raise DataError(
+        f"{name}: cannot tell what inputs of {values.dtype} and shape {values.shape} are. Give images (uint8, or "
+        "floats in [0, 1]; N x height x width, channels first or last), features (floats, N x width) or tokens "
+        "(int64, N x length)."
+    )
+
+
+def _images(name: str, values: Array) -> Tensor:
+    if values.dtype != np.uint8:
+        scale = 1 if values.dtype.kind == "f" else 255
+        low, high = (values.min(), values.max()) if values.size else (0, 0)
+        # Written so that NaN fails too.
+        if not (low >= 0 and high <= scale):
+            raise DataError(
+                f"{name}: images of {values.dtype} must be in [0, {scale}], got {low} to {high}. "
+                "Undo the normalisation and give mean= and std= instead, or clip."
+            )
+        values = np.round(values * (255 / scale)).astype(np.uint8)
+    if values.ndim == 3:
+        values = values[:, None]
+    else:
+        # Small images can be read both ways: 1 or 3 channels are likelier than 2 or 4, and first is the usual place.
+        likely = [axis for counts in ((1, 3), (2, 4)) for axis in (1, 3) if values.shape[axis] in counts]
+        if not likely:
+            raise DataError(f"{name}: images of shape {values.shape} have no axis of 1 to 4 channels, first or last.")
+        values = np.moveaxis(values, likely[0], 1)
+    return torch.from_numpy(np.ascontiguousarray(values))
+
+
+def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise DataError(f"{name}: labels must be one for each example, got shape {values.shape}.")
+    if values.dtype.kind in "US":
+        texts = values.astype(str)
+        known = tuple(classes) if classes is not None else tuple(np.unique(texts).tolist())
+        place = {label: i for i, label in enumerate(known)}
+        strange = next((str(label) for label in texts if label not in place), None)
+        if strange is not None:
+            raise DataError(f"{name}: label {strange!r} is not among the classes {known}. Add it to classes=.")
+        return torch.tensor([place[label] for label in texts], dtype=torch.int64), known
+    if values.dtype.kind not in "uib" and not (values.dtype.kind == "f" and bool((values == np.round(values)).all())):
+        raise DataError(
+            f"{name}: labels must be whole numbers or names, got {values.dtype}, e.g. {values[:1].tolist()}."
+        )
+    numbers = torch.from_numpy(values.astype(np.int64))
+    count = int(numbers.max()) + 1 if len(numbers) else 0
+    return numbers, tuple(classes) if classes is not None else tuple(str(i) for i in range(count))
+
+
+def _names(name: str, title: str, values: ArrayLike | Tensor | None) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Return an index for each example and the names, in order of first appearance."""
+    if values is None:
+        return None, ()
+    array = _array(values)
+    if array.ndim != 1 or array.dtype.kind not in "uiUS":
+        raise DataError(
+            f"{name}: {title} must be integers or names, one for each example; got {array.dtype} {array.shape}."
+        )
+    _, first, index = np.unique(array, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return torch.from_numpy(rank[index]), tuple(str(array[i]) for i in first[order])
+
+
+def _check_scaling(name: str, inputs: Tensor, mean: Sequence[float], std: Sequence[float]) -> None:
+    channels = inputs.shape[1]
+    if len(mean) != len(std) or (mean and (inputs.dtype != torch.uint8 or len(mean) != channels)):
+        raise UsageError(
+            f"{name}: mean= and std= are for images, one number for each of {channels} channels; "
+            f"got {len(mean)} and {len(std)}."
+        )
+    if any(value <= 0 for value in std):
+        raise UsageError(f"{name}: std= must be above 0, got {tuple(std)}.")
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(inner for inner in folder.iterdir() if inner.is_dir() and not inner.name.startswith("."))
+
+
+def _pictures(folder: Path) -> list[Path]:
+    return sorted(f for f in folder.iterdir() if f.suffix.lower() in PICTURE_ENDINGS and not f.name.startswith("."))

@@ -1,0 +1,204 @@
+"""Text with a client for each line: a table becomes a Dataset of characters.
+
+With a label column a text is classified; without one the next character is predicted, as LEAF does for Shakespeare.
+"""
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedatlas.data.dataset import Dataset
+from fedatlas.errors import DataError, UsageError
+from fedatlas.seeds import numpy_generator
+
+TABLE_ENDINGS = (".csv", ".tsv", ".jsonl")
+
+
+def from_table(
+    path: str | Path,
+    *,
+    text: str = "text",
+    client: str | None = "client",
+    label: str | None = None,
+    domain: str | None = None,
+    context: int = 80,
+    stride: int = 1,
+    fraction: float = 1.0,
+    seed: int = 0,
+    name: str | None = None,
+) -> Dataset:
+    """Return a Dataset from a table (csv, tsv or jsonl) with a text and, usually, a client in each row.
+
+    With ``label`` the first ``context`` characters of a text are classified, shorter texts are padded with token 0.
+    Without it a client's texts are joined by blanks and cut into windows of ``context`` characters, one every
+    ``stride`` characters, each with the next character as label; a client with too little text for one is left out,
+    and a client's domain is that of its first row.
+    ``fraction`` below 1 draws clients until they hold that share of the text (LEAF's ``--sf``). A window takes
+    8 bytes a character, so a megabyte of text at stride 1 takes 640 megabytes.
+    """
+    file = Path(path)
+    columns = _read_table(file, [column for column in (text, client, label, domain) if column is not None])
+    return from_texts(
+        columns[text],
+        clients=None if client is None else columns[client],
+        labels=None if label is None else columns[label],
+        domains=None if domain is None else columns[domain],
+        context=context,
+        stride=stride,
+        fraction=fraction,
+        seed=seed,
+        name=name or file.stem,
+    )
+
+
+def from_texts(
+    texts: Sequence[str],
+    *,
+    clients: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
+    domains: Sequence[str] | None = None,
+    context: int = 80,
+    stride: int = 1,
+    fraction: float = 1.0,
+    seed: int = 0,
+    name: str = "texts",
+) -> Dataset:
+    """Return a Dataset from texts, one client, label and domain for each; see ``from_table``."""
+    if context < 1 or stride < 1 or not 0 < fraction <= 1:
+        raise UsageError(
+            f"{name}: context and stride must be at least 1 and fraction in (0, 1]; "
+            f"got context={context}, stride={stride}, fraction={fraction}."
+        )
+    for title, values in (("clients", clients), ("labels", labels), ("domains", domains)):
+        if values is not None and len(values) != len(texts):
+            raise DataError(f"{name}: {len(values)} {title} for {len(texts)} texts; give one each.")
+    owner, owners = _numbered(clients if clients is not None else [""] * len(texts))
+    kept = _draw_clients(owner, len(owners), [len(line) for line in texts], fraction, seed)
+    if not len(kept):
+        raise DataError(f"{name}: there are no texts.")
+    lines = [texts[i] for i in kept]
+    owner, owners = _numbered([owners[i] for i in owner[kept]])
+    domain, domain_names = _numbered([domains[i] for i in kept] if domains is not None else [""] * len(kept))
+    if labels is not None:
+        characters, tokens = _padded(name, lines, context)
+        targets, classes = _numbered([labels[i] for i in kept], in_order=True)
+        row = np.arange(len(lines))
+        vocabulary: tuple[str, ...] = ("", *characters)
+    else:
+        vocabulary, tokens, targets, row = _windows(name, lines, owner, context, stride)
+        classes = vocabulary
+    present, owner_of_row = np.unique(owner[row], return_inverse=True)
+    return Dataset(
+        name=name,
+        inputs=torch.from_numpy(tokens),
+        labels=torch.from_numpy(targets),
+        classes=classes,
+        owners=tuple(owners[i] for i in present) if clients is not None else (),
+        owner=torch.from_numpy(owner_of_row) if clients is not None else None,
+        domains=domain_names if domains is not None else (),
+        domain=torch.from_numpy(domain[row]) if domains is not None else None,
+        vocabulary=vocabulary,
+    )
+
+
+def table_columns(path: str | Path) -> list[str]:
+    """Return the names of a table's columns, from its first line."""
+    with Path(path).open(encoding="utf-8-sig", newline="") as lines:
+        first = next(_rows(Path(path), lines), {})
+    return [str(column) for column in first]
+
+
+def _rows(file: Path, lines: TextIO) -> Iterator[dict[str, object]]:
+    if file.suffix == ".jsonl":
+        return (json.loads(line) for line in lines if line.strip())
+    return csv.DictReader(lines, delimiter="\t" if file.suffix == ".tsv" else ",")
+
+
+def _read_table(file: Path, wanted: list[str]) -> dict[str, list[str]]:
+    if not file.is_file():
+        raise UsageError(f"{file}: there is no such file.")
+    if file.suffix not in TABLE_ENDINGS:
+        raise UsageError(f"{file}: a table must end in {', '.join(TABLE_ENDINGS)}.")
+    columns: dict[str, list[str]] = {column: [] for column in wanted}
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            for number, row in enumerate(_rows(file, lines), start=1):
+                for column, values in columns.items():
+                    value = row.get(column) if isinstance(row, dict) else None
+                    if value is None:
+                        present = ", ".join(map(repr, row)) if isinstance(row, dict) else f"missing: {row!r}"
+                        raise DataError(
+                            f"{file}: row {number} has no {column!r}; its columns are {present}. "
+                            "Name the columns with text=, client=, label= and domain=."
+                        )
+                    values.append(str(value))
+    except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as reason:
+        raise DataError(f"{file}: cannot be read as a table ({reason}). Write UTF-8 csv, tsv or jsonl.") from reason
+    if not columns[wanted[0]]:
+        raise DataError(f"{file}: the table has no rows.")
+    return columns
+
+
+def _numbered(names: Sequence[str], in_order: bool = False) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return a number for each name and the names, in order of first appearance or of the alphabet."""
+    known = sorted(set(names)) if in_order else list(dict.fromkeys(names))
+    place = {name: i for i, name in enumerate(known)}
+    return np.fromiter((place[name] for name in names), np.int64, len(names)), tuple(known)
+
+
+def _draw_clients(
+    owner: NDArray[np.int64], num_owners: int, lengths: list[int], fraction: float, seed: int
+) -> NDArray[np.int64]:
+    """Return the rows of the clients that are drawn until they hold a share of the text."""
+    if fraction == 1:
+        return np.arange(len(owner))
+    held = np.bincount(owner, weights=lengths, minlength=num_owners)
+    order = numpy_generator(seed, "text", "clients").permutation(num_owners)
+    enough = np.searchsorted(held[order].cumsum(), fraction * held.sum()) + 1
+    return np.flatnonzero(np.isin(owner, order[:enough]))
+
+
+def _code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+
+
+def _padded(name: str, lines: list[str], context: int) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return the characters, and each text as tokens from 1, cut or padded with 0 to one length."""
+    points = [_code_points(line[:context]) for line in lines]
+    empty = next((i for i, line in enumerate(points) if len(line) == 0), None)
+    if empty is not None:
+        raise DataError(f"{name}: text {empty + 1} is empty. Drop it.")
+    used = np.unique(np.concatenate(points))
+    tokens = np.zeros((len(lines), context), np.int64)
+    for i, line in enumerate(points):
+        tokens[i, : len(line)] = np.searchsorted(used, line) + 1
+    return tuple(chr(point) for point in used), tokens
+
+
+def _windows(
+    name: str, lines: list[str], owner: NDArray[np.int64], context: int, stride: int
+) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the characters, the windows, the character after each, and the first row each window's client has."""
+    joined: dict[int, list[str]] = {}
+    first: dict[int, int] = {}
+    for i, (line, who) in enumerate(zip(lines, owner.tolist(), strict=True)):
+        joined.setdefault(who, []).append(line)
+        first.setdefault(who, i)
+    points = {who: _code_points(" ".join(parts)) for who, parts in joined.items()}
+    points = {who: text for who, text in points.items() if len(text) > context}
+    if not points:
+        raise DataError(f"{name}: no client has more than {context} characters. Give a smaller context=.")
+    used = np.unique(np.concatenate(list(points.values())))
+    tokens, targets, rows = [], [], []
+    for who, text in points.items():
+        coded = np.searchsorted(used, text)
+        tokens.append(np.lib.stride_tricks.sliding_window_view(coded[:-1], context)[::stride])
+        targets.append(coded[context::stride])
+        rows.append(np.full(len(targets[-1]), first[who]))
+    return tuple(chr(p) for p in used), np.concatenate(tokens), np.concatenate(targets), np.concatenate(rows)

@@ -1,0 +1,53 @@
+"""The exceptions of fedatlas.
+
+    FedatlasError
+    ├── UsageError        a setting, name or argument is wrong (also a ValueError)
+    ├── DataError         the data cannot be used as it is (also a ValueError)
+    ├── TrainingError     a client's training broke: names client, round and stage
+    └── RunFolderError    a run's folder cannot be written, read or trusted (also an OSError)
+
+Every message says what is wrong, where, what was got, and what to do.
+"""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+class FedatlasError(Exception):
+    """Base of every error that fedatlas raises on purpose."""
+
+
+class UsageError(FedatlasError, ValueError):
+    """A setting, a name or an argument is wrong."""
+
+
+class DataError(FedatlasError, ValueError):
+    """The data cannot be used as it is."""
+
+
+class TrainingError(FedatlasError):
+    """A client's training broke."""
+
+    def __init__(self, message: str, *, client: str, round: int, stage: str) -> None:
+        super().__init__(f"client {client}, round {round}, {stage}: {message}")
+        self.message, self.client, self.round, self.stage = message, client, round, stage
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _training_error, (self.message, self.client, self.round, self.stage)
+
+
+def _training_error(message: str, client: str, round: int, stage: str) -> TrainingError:
+    return TrainingError(message, client=client, round=round, stage=stage)
+
+
+class RunFolderError(FedatlasError, OSError):
+    """A run's folder cannot be written, read or trusted."""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> UsageError:
+    """Return the error for a name that is not known, with the nearest known one."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return UsageError(f"unknown {kind} {str(name)!r}.{hint} Known: {', '.join(names)}.")

@@ -1,0 +1,62 @@
+"""Normalisation layers: which module types they are, how one is made by name, and batch norm without a memory."""
+
+import math
+from typing import TypeVar
+
+from torch import nn
+
+from fedatlas.errors import UsageError, unknown_name
+
+BATCH_NORM_LAYERS: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+NORM_LAYERS: tuple[type[nn.Module], ...] = (
+    *BATCH_NORM_LAYERS,
+    nn.GroupNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+    nn.LayerNorm,
+    nn.RMSNorm,
+)
+"""The module types whose parameters count as normalisation (FedBN keeps them at home)."""
+
+NORMS = ("batch", "group", "instance", "layer", "none")
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+def make_norm(kind: str, channels: int) -> nn.Module:
+    """Return a normalisation layer for (B, channels, height, width), with a scale and a shift for each channel.
+
+    ``group`` has up to 32 groups, as many as divide the channels; ``layer`` is one group of all channels;
+    ``instance`` always uses the image's own statistics; ``none`` does nothing.
+    """
+    match kind:
+        case "batch":
+            return nn.BatchNorm2d(channels)
+        case "group":
+            return nn.GroupNorm(math.gcd(32, channels), channels)
+        case "instance":
+            return nn.InstanceNorm2d(channels, affine=True)
+        case "layer":
+            return nn.GroupNorm(1, channels)
+        case "none":
+            return nn.Identity()
+    raise unknown_name("norm", kind, NORMS)
+
+
+def check_map_size(model: str, norm: str, height: int, width: int, remedy: str) -> None:
+    """Refuse instance norm on a map of one pixel: its variance is zero, so nothing of the image would be left."""
+    if norm == "instance" and height * width == 1:
+        raise UsageError(f"{model}: norm='instance' needs more than one pixel, but the last map is 1x1; {remedy}.")
+
+
+def without_running_statistics(model: AnyModule) -> AnyModule:
+    """Make every batch norm use its batch's statistics, in training and in test, and keep none; return the model."""
+    for module in model.modules():
+        if isinstance(module, BATCH_NORM_LAYERS):
+            module.track_running_stats = False  # type: ignore[assignment]
+            module.running_mean = None  # type: ignore[assignment]
+            module.running_var = None  # type: ignore[assignment]
+            module.num_batches_tracked = None  # type: ignore[assignment]
+    return model

@@ -1,0 +1,93 @@
+"""What a client minimises: terms that add."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedatlas.types import Tensors
+
+if TYPE_CHECKING:
+    from fedatlas.client import ClientData, Local
+
+
+class Batch(NamedTuple):
+    """One minibatch, ready for the model."""
+
+    inputs: Tensor
+    labels: Tensor
+
+
+class Output(NamedTuple):
+    """What a model returns for a batch."""
+
+    features: Tensor
+    """(B, width), the input of the classifier."""
+    logits: Tensor
+
+
+class Term:
+    """One summand of the local loss. Subclasses are frozen dataclasses of hyper-parameters.
+
+    A term's name keys what it remembers, what the server tells it and what it sends; a server rule of the same name
+    is its other half. Two terms of one algorithm may not share a name.
+    """
+
+    name: ClassVar[str]
+    discloses: ClassVar[tuple[str, ...]] = ()
+    """What leaves the client beyond the model's change, one line each."""
+    surveys: ClassVar[bool] = False
+    """Whether clients are asked (``survey``) before each round's training."""
+
+    def introduce(self, data: ClientData) -> Tensors:
+        """Return what the server must know before the first round; sent once."""
+        return {}
+
+    def survey(self, local: Local) -> Tensors:
+        """Return what the server must know before this round's training; the model is the received one."""
+        return {}
+
+    def begin(self, local: Local) -> None:
+        """Prepare ``local.memory`` before the first step; the model is the received one."""
+
+    def prepare(self, local: Local, batch: Batch) -> Batch:
+        """Return the batch that the model and all terms shall see in place of this one."""
+        return batch
+
+    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor | None:
+        """Return the summand, a pure function of the current parameters and the batch; None adds nothing."""
+        return None
+
+    def finish(self, local: Local) -> Tensors:
+        """Update ``local.memory`` after the last step and return what to send."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropy(Term):
+    """The mean cross-entropy of the batch."""
+
+    name: ClassVar[str] = "cross_entropy"
+
+    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
+        """Return the mean over the batch of ``-log softmax(logits)[label]``."""
+        return F.cross_entropy(output.logits, batch.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceivedLoss(Term):
+    """Adds nothing to the loss; tells the server how the received model does on the client's training data."""
+
+    name: ClassVar[str] = "received_loss"
+    discloses: ClassVar[tuple[str, ...]] = ("mean loss of the received model on the client's training data",)
+
+    def begin(self, local: Local) -> None:
+        """Measure the received model before the first step."""
+        local.scratch[self.name] = {"loss": local.received_loss()}
+
+    def finish(self, local: Local) -> Tensors:
+        """Send what was measured."""
+        return local.scratch[self.name]

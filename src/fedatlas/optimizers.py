@@ -1,0 +1,162 @@
+"""How a client turns gradients into steps. Updates are in place and fused over all parameters; state is explicit.
+
+The rules are those of ``torch.optim`` (a test compares them); own code because state must be plain named tensors that
+a checkpoint or a message can hold, and because building a torch optimizer for every client of every round costs more
+than a small client's training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedatlas.errors import UsageError
+from fedatlas.types import Tensors
+
+Gradient = Callable[[], list[Tensor]]
+"""Computes the gradient of the local objective at the parameters' current values."""
+Schedule = Literal["constant", "cosine"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOptimizer:
+    """What all local optimizers share: a learning rate by round, and whether state outlives the round."""
+
+    name: ClassVar[str]
+    lr: float = 0.05
+    weight_decay: float = 0.0
+    """Coupled (added to the gradient), as in torch's SGD and Adam."""
+    schedule: Schedule = "constant"
+    """``cosine`` falls from ``lr`` to ``min_lr`` over the run, one step a round."""
+    min_lr: float = 0.0
+    keep_state: bool = False
+    """Keep the state (momenta) per client between rounds, or start anew each round."""
+
+    def __post_init__(self) -> None:
+        where = type(self).__name__
+        if not self.lr > 0 or not math.isfinite(self.lr):
+            raise UsageError(f"{where}(lr) must be a positive number, got {self.lr}.")
+        if self.weight_decay < 0:
+            raise UsageError(f"{where}(weight_decay) must not be negative, got {self.weight_decay}.")
+        if self.schedule not in ("constant", "cosine"):
+            raise UsageError(f"{where}(schedule) must be 'constant' or 'cosine', got {self.schedule!r}.")
+        if not 0 <= self.min_lr <= self.lr:
+            raise UsageError(f"{where}(min_lr) must be in [0, lr={self.lr}], got {self.min_lr}.")
+
+    def lr_at(self, round: int, rounds: int) -> float:
+        """Return the learning rate of a round (counted from 1)."""
+        if self.schedule == "constant":
+            return self.lr
+        return self.min_lr + (self.lr - self.min_lr) * (1 + math.cos(math.pi * (round - 1) / rounds)) / 2
+
+    def rebased(self, base: LocalOptimizer) -> LocalOptimizer:
+        """Return this optimizer over another base; a plain one is replaced, a wrapper keeps its own rule."""
+        return base
+
+    def init(self, parameters: Tensors) -> Tensors:
+        """Return the state before the first step."""
+        return {}
+
+    def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: float) -> None:
+        """Change the parameters (and the state) in place, given their gradients."""
+        raise TypeError(f"{type(self).__name__} must define update()")
+
+    def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: float) -> None:
+        """Take one step; an optimizer that looks at several points calls ``gradient`` more than once."""
+        self.update(parameters, self._decayed(parameters, gradient()), state, lr)
+
+    def slots(self, state: Tensors, names: list[str]) -> list[list[Tensor]]:
+        """Return the state as one list per kind (kinds sorted), each in the parameters' order or a single tensor."""
+        kinds = sorted({key.split("/", 1)[0] for key in state})
+        return [[state[kind]] if kind in state else [state[f"{kind}/{name}"] for name in names] for kind in kinds]
+
+    def _decayed(self, parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+        if self.weight_decay:
+            return list(torch._foreach_add(gradients, parameters, alpha=self.weight_decay))
+        return gradients
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD(LocalOptimizer):
+    """Stochastic gradient descent: ``v <- momentum v + g; w <- w - lr v`` (or nesterov's ``g + momentum v``)."""
+
+    name: ClassVar[str] = "sgd"
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise UsageError(f"SGD(momentum) must be in [0, 1), got {self.momentum}.")
+
+    def init(self, parameters: Tensors) -> Tensors:
+        """Return zero momenta, or nothing without momentum."""
+        return {f"momentum/{k}": torch.zeros_like(w) for k, w in parameters.items()} if self.momentum else {}
+
+    def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: float) -> None:
+        """Change the parameters and momenta in place."""
+        if self.momentum:
+            (velocity,) = state
+            torch._foreach_mul_(velocity, self.momentum)
+            torch._foreach_add_(velocity, gradients)
+            gradients = (
+                list(torch._foreach_add(gradients, velocity, alpha=self.momentum)) if self.nesterov else velocity
+            )
+        torch._foreach_add_(parameters, gradients, alpha=-lr)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(LocalOptimizer):
+    """Adam, or AdamW with ``decoupled=True``.
+
+    ``m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2; w <- w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)``
+    """
+
+    name: ClassVar[str] = "adam"
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    decoupled: bool = False
+    """Decay the weights directly (AdamW) and not through the gradient."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for title, value in (("beta1", self.beta1), ("beta2", self.beta2)):
+            if not 0 <= value < 1:
+                raise UsageError(f"Adam({title}) must be in [0, 1), got {value}.")
+
+    def init(self, parameters: Tensors) -> Tensors:
+        """Return zero moments and a step count."""
+        return {
+            **{f"first/{k}": torch.zeros_like(w) for k, w in parameters.items()},
+            **{f"second/{k}": torch.zeros_like(w) for k, w in parameters.items()},
+            "steps": torch.zeros(()),
+        }
+
+    def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: float) -> None:
+        """Change the parameters and moments in place."""
+        first, second, (steps,) = state
+        steps += 1
+        if self.decoupled and self.weight_decay:
+            torch._foreach_mul_(parameters, 1 - lr * self.weight_decay)
+        torch._foreach_lerp_(first, gradients, 1 - self.beta1)
+        torch._foreach_mul_(second, self.beta2)
+        torch._foreach_addcmul_(second, gradients, gradients, value=1 - self.beta2)
+        count = float(steps)
+        correction1, correction2 = 1 - self.beta1**count, 1 - self.beta2**count
+        denominator = torch._foreach_sqrt(second)
+        torch._foreach_div_(denominator, math.sqrt(correction2))
+        torch._foreach_add_(denominator, self.eps)
+        torch._foreach_addcdiv_(parameters, first, denominator, value=-lr / correction1)
+
+    def _decayed(self, parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+        return gradients if self.decoupled else super()._decayed(parameters, gradients)
+
+
+OPTIMIZERS: dict[str, type[LocalOptimizer]] = {"sgd": SGD, "adam": Adam}

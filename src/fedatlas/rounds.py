@@ -1,0 +1,173 @@
+"""The life of one round, server side. Read this first.
+
+1 choose who takes part        sampler
+2 ask them, where needed       objective.survey -> server.gather
+3 brief them                   server.note
+4 train                        the transport decides where: loop, worker processes, other machines
+5 weigh the answers            weighting
+6 turn changes into a change   server.apply
+7 remember                     sampler.observe
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+
+from fedatlas.aggregation import add, mean_change, weighted_sum
+from fedatlas.algorithm import Algorithm
+from fedatlas.errors import TrainingError, UsageError
+from fedatlas.seeds import numpy_generator
+from fedatlas.types import Assignment, ClientInfo, ClientScore, Cohort, Memory, Roster, Tensors, Upload
+
+
+class Transport(Protocol):
+    """Where clients run. What a client remembers stays with the transport."""
+
+    def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
+        """Return what clients answer before training, by client id."""
+        ...
+
+    def train(self, assignments: Sequence[Assignment]) -> Sequence[Upload]:
+        """Return the uploads of the clients that answered."""
+        ...
+
+    def evaluate(self, shared: Tensors, buffers: Tensors, clients: Sequence[int]) -> Sequence[ClientScore]:
+        """Return how the shared model, with each client's own parameters, does on the clients' test parts."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServerState:
+    """All that the server carries from round to round."""
+
+    round: int
+    """The last finished round; 0 before the first."""
+    shared: Tensors
+    buffers: Tensors
+    memory: Memory
+    """What sampler, weightings and server rules remember, keyed ``slot/name``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRecord:
+    """What happened in a round."""
+
+    round: int
+    cohort: tuple[int, ...]
+    """The clients that were drawn, by id."""
+    weights: Mapping[int, float]
+    """How much each answer counted; a client missing here did not answer."""
+    losses: Mapping[int, float]
+    """Mean training loss of each client that answered."""
+
+
+def initial_state(algorithm: Algorithm, shared: Tensors, buffers: Tensors, roster: Roster) -> ServerState:
+    """Return the server's state before the first round."""
+    memory = {key: part.init(shared, roster) for key, part in algorithm.server_parts()}
+    for rule in algorithm.server:
+        buffers = rule.initial_buffers(buffers, roster)
+    return ServerState(round=0, shared=shared, buffers=buffers, memory=memory)
+
+
+def play_round(
+    algorithm: Algorithm,
+    state: ServerState,
+    roster: Roster,
+    transport: Transport,
+    *,
+    cohort_size: int,
+    rounds: int,
+    seed: int,
+) -> tuple[ServerState, RoundRecord]:
+    """Play the next round and return the new state and what happened."""
+    number = state.round + 1
+    memory = dict(state.memory)
+
+    candidates = [client.id for client in roster if not client.held_out]
+    check_cohort_size(cohort_size, len(candidates))
+    sampler = f"sampler/{algorithm.sampler.name}"
+    drawn, memory[sampler] = algorithm.sampler.sample(
+        candidates, cohort_size, roster, memory[sampler], numpy_generator(seed, "sampling", number)
+    )
+    draws = Counter(drawn)
+    chosen = [roster[i] for i in sorted(draws)]
+
+    def assignments() -> list[Assignment]:
+        return [
+            Assignment(
+                round=number,
+                rounds=rounds,
+                client=client.id,
+                shared=state.shared,
+                buffers=state.buffers,
+                notes=_notes(algorithm, memory, client),
+            )
+            for client in chosen
+        ]
+
+    if algorithm.surveys:
+        answers = transport.survey(assignments())
+        for rule in algorithm.server:
+            said = {client: notes[rule.name] for client, notes in sorted(answers.items()) if rule.name in notes}
+            if said:
+                memory[f"server/{rule.name}"] = rule.gather(memory[f"server/{rule.name}"], said, roster)
+
+    uploads = sorted(transport.train(assignments()), key=lambda upload: upload.client)
+    if not uploads:
+        skipped = RoundRecord(round=number, cohort=tuple(sorted(drawn)), weights={}, losses={})
+        return replace(state, round=number, memory=memory), skipped
+
+    cohort = Cohort(
+        round=number,
+        rounds=rounds,
+        roster=roster,
+        uploads=uploads,
+        draws=draws,
+        shared=state.shared,
+        lr=algorithm.optimizer.lr_at(number, rounds),
+    )
+    weights = torch.ones(len(uploads), dtype=torch.float64)
+    for link in algorithm.weighting:
+        key = f"weighting/{link.name}"
+        weights, memory[key] = link.weigh(weights, cohort, memory[key])
+    total = float(weights.sum())
+    if not total > 0 or not bool(weights.isfinite().all()):
+        raise TrainingError(
+            f"weights must be finite and not all zero, got {weights.tolist()}.",
+            client=", ".join(roster[u.client].name for u in uploads),
+            round=number,
+            stage="weighting",
+        )
+    weights = weights / total
+
+    change = mean_change(uploads, weights)
+    for rule in algorithm.server:
+        key = f"server/{rule.name}"
+        change, memory[key] = rule.apply(change, memory[key], cohort)
+    buffers = weighted_sum([upload.buffers for upload in uploads], weights)
+    memory[sampler] = algorithm.sampler.observe(memory[sampler], cohort)
+
+    record = RoundRecord(
+        round=number,
+        cohort=tuple(sorted(drawn)),
+        weights={u.client: w for u, w in zip(uploads, weights.tolist(), strict=True)},
+        losses={u.client: u.metrics["loss"] for u in uploads},
+    )
+    return ServerState(round=number, shared=add(state.shared, change), buffers=buffers, memory=memory), record
+
+
+def _notes(algorithm: Algorithm, memory: Memory, client: ClientInfo) -> Memory:
+    notes = ((rule.name, rule.note(memory[f"server/{rule.name}"], client)) for rule in algorithm.server)
+    return {name: note for name, note in notes if note}
+
+
+def check_cohort_size(cohort_size: int, num_clients: int) -> None:
+    """Refuse a cohort that the federation cannot fill."""
+    if not 1 <= cohort_size <= num_clients:
+        raise UsageError(
+            f"cohort must be between 1 and the {num_clients} clients that may train, got {cohort_size}. "
+            "Lower the cohort, hold out fewer clients, or use more of them."
+        )

@@ -1,0 +1,285 @@
+"""A run is a folder: what was asked, what happened, round by round and client by client, and how to go on.
+
+resolved.json     every setting as it was used, the federation's fingerprint, versions
+config.toml       the config that made it, where one did; `fedatlas train --config` takes it
+rounds.jsonl      one line a round
+clients.jsonl     one line a (round, client)
+timings.jsonl     seconds, apart from the rest so that equal runs have equal records
+checkpoints/      the last state, with checksums
+report.html       made by `fedatlas report`
+"""
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from fedatlas.checkpoints import Checkpoint, CheckpointStore, atomic_write
+from fedatlas.errors import RunFolderError
+from fedatlas.types import Tensors
+
+RECORDS = ("rounds.jsonl", "clients.jsonl", "timings.jsonl")
+RESOLVED = "resolved.json"
+CONFIG = "config.toml"
+
+
+class RunWriter:
+    """Writes a run's folder while it runs."""
+
+    def __init__(
+        self,
+        folder: Path,
+        resolved: Mapping[str, Any],
+        *,
+        config: str | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.checkpoints = CheckpointStore(folder / "checkpoints")
+        taken = (folder / RESOLVED).exists()
+        if taken and not resume and not overwrite:
+            raise RunFolderError(
+                f"{folder} already holds a run. Resume it (--resume), replace it (--overwrite) or use another folder."
+            )
+        if folder.is_dir() and not taken and any(not _is_ours(path.name) for path in folder.iterdir()):
+            raise RunFolderError(f"{folder} is not empty and holds no run; choose another folder.")
+        try:
+            self.checkpoints.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot make {folder}: {error.strerror}. Choose a folder you may write to."
+            ) from error
+        if taken and resume:
+            check_same(_read_json(folder / RESOLVED), resolved, folder)
+        else:
+            self._clear()
+        if config is not None:
+            atomic_write(folder / CONFIG, config.encode())
+        atomic_write(folder / RESOLVED, json.dumps(resolved, indent=1).encode())
+        self._files: dict[str, IO[bytes]] = {}
+
+    def open(self, checkpoint: Checkpoint | None) -> None:
+        """Open the records; what lies beyond the checkpoint is cut off, since it will be written again."""
+        for name in RECORDS:
+            path = self.folder / name
+            size = checkpoint.records.get(name, 0) if checkpoint else 0
+            try:
+                if path.exists() and path.stat().st_size < size:
+                    raise RunFolderError(f"{path} is shorter than its checkpoint says; it was altered. Start anew.")
+                file = path.open("ab")
+                file.truncate(size)
+                file.seek(size)
+            except OSError as error:
+                if isinstance(error, RunFolderError):
+                    raise
+                raise RunFolderError(f"cannot write {path}: {error.strerror}.") from error
+            self._files[name] = file
+
+    def write(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Add lines to one of the records."""
+        try:
+            self._files[name].write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        except OSError as error:
+            raise self._write_failed(name, error) from error
+
+    def save(self, state: Any, clients: Mapping[int, Any], changed: set[int]) -> None:
+        """Write a checkpoint that the records up to now belong to."""
+        self.flush()
+        sizes = {name: file.tell() for name, file in self._files.items()}
+        self.checkpoints.save(state, clients, changed, sizes)
+
+    def flush(self) -> None:
+        """Hand the records to the system."""
+        for name, file in self._files.items():
+            try:
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError as error:
+                raise self._write_failed(name, error) from error
+
+    def close(self) -> None:
+        """Close the records; a disk that is full then was reported when a line was written."""
+        for file in self._files.values():
+            try:
+                file.close()
+            except OSError:
+                continue
+        self._files = {}
+
+    def _clear(self) -> None:
+        for path in [*(self.folder / name for name in RECORDS), *self.checkpoints.folder.iterdir()]:
+            path.unlink(missing_ok=True)
+
+    def _write_failed(self, name: str, error: OSError) -> RunFolderError:
+        return RunFolderError(
+            f"cannot write {self.folder / name}: {error.strerror}. The last checkpoint is intact: "
+            "make space, then resume."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run that was made, read from its folder."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder))
+        if not (self.folder / RESOLVED).exists():
+            raise RunFolderError(
+                f"{self.folder} holds no run: there is no {RESOLVED}. Give a folder that `train` made."
+            )
+
+    @cached_property
+    def resolved(self) -> dict[str, Any]:
+        """Every setting as it was used."""
+        return _read_json(self.folder / RESOLVED)
+
+    @cached_property
+    def rounds(self) -> list[dict[str, Any]]:
+        """One entry a round."""
+        return _read_lines(self.folder / "rounds.jsonl")
+
+    @cached_property
+    def clients(self) -> list[dict[str, Any]]:
+        """One entry a (round, client)."""
+        return _read_lines(self.folder / "clients.jsonl")
+
+    @cached_property
+    def timings(self) -> list[dict[str, Any]]:
+        """Seconds, one entry a round."""
+        return _read_lines(self.folder / "timings.jsonl")
+
+    @property
+    def name(self) -> str:
+        """The algorithm's name."""
+        return str(self.resolved["algorithm"]["name"])
+
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The rounds that were evaluated."""
+        return [entry for entry in self.rounds if "evaluation" in entry]
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The metrics of the last evaluation, over the clients that train."""
+        metrics: dict[str, Any] = self._evaluated()[-1]["evaluation"]
+        return metrics
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The metrics of the evaluation with the highest accuracy, and its ``round``."""
+        entry = max(self._evaluated(), key=lambda item: item["evaluation"]["accuracy"])
+        return {"round": entry["round"], **entry["evaluation"]}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that training took, evaluation and checkpoints left out."""
+        return float(sum(entry["train"] for entry in self.timings))
+
+    def parameters(self) -> Tensors:
+        """Return the shared parameters and buffers of the last checkpoint."""
+        state = CheckpointStore(self.folder / "checkpoints").load().state
+        return {**state.shared, **state.buffers}
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the last checkpoint."""
+        return CheckpointStore(self.folder / "checkpoints").load()
+
+    def report(self, path: Path | str | None = None) -> Path:
+        """Write the run's report, one HTML file that needs nothing else, and return its path."""
+        from fedatlas.report import write_report  # matplotlib takes a second to import
+
+        return write_report([self], Path(path) if path else self.folder / "report.html")
+
+    def _evaluated(self) -> list[dict[str, Any]]:
+        if not self.evaluations:
+            raise RunFolderError(f"{self.folder} has no evaluation yet; resume the run or let it reach one.")
+        return self.evaluations
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, {self.name}, {len(self.rounds)} rounds)"
+
+
+def _is_ours(name: str) -> bool:
+    """Tell whether a run that was killed in its first moment could have left this file."""
+    return name in (*RECORDS, CONFIG, "checkpoints") or name.endswith(".partial")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    names = ("fedatlas", "torch", "numpy", "scipy", "scikit-learn", "safetensors")
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names if _installed(name)}}
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to resume a run under other settings; machine settings may differ, and so may the number of rounds."""
+    free: set[tuple[str, ...]] = {("machine",), ("versions",)}
+    if now["algorithm"]["optimizer"].get("schedule", "constant") == "constant":
+        free.add(("training", "rounds"))
+    differing = [path for path in _differences(before, now) if path[:1] not in free and path not in free]
+    if differing:
+        shown = "; ".join(
+            f"{'.'.join(map(str, p))}: {_at(before, p)!r} then, {_at(now, p)!r} now" for p in differing[:3]
+        )
+        raise RunFolderError(
+            f"{folder} was made with other settings ({shown}). Resume with the same ones, or choose another folder."
+        )
+
+
+def _differences(one: Any, other: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        keys = dict.fromkeys([*one, *other])
+        return [found for key in keys for found in _differences(one.get(key), other.get(key), (*path, key))]
+    return [] if one == other else [path]
+
+
+def _at(tree: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise RunFolderError(f"{path} is not valid JSON ({error}); the run's folder was altered.") from error
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror}.") from error
+    return content
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a record; a last line that was cut short by a kill is not part of it."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise RunFolderError(
+            f"{path} holds a line that is not JSON ({error}); the run's folder was altered."
+        ) from error
+
+
+def machine(device: torch.device, workers: int) -> dict[str, Any]:
+    """Return what the run ran on."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {"device": str(device), "name": name, "workers": workers, "cores": os.cpu_count()}

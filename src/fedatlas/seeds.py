@@ -1,0 +1,46 @@
+"""Random numbers come from (seed, purpose, round, client), never from a global generator.
+
+So a result does not depend on the number of workers, the order of arrival, or where a client runs.
+
+    partition   who holds which example
+    model       the first parameters
+    sampling    who takes part in a round
+    batches     the order of a client's examples, its augmentation and its dropout
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+def derive(seed: int, *path: int | str) -> int:
+    """Return a 63-bit seed for one place, e.g. ``derive(0, "batches", round, client)``."""
+    text = "/".join([str(int(seed)), *(str(part) for part in path)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def generator(seed: int, *path: int | str, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return a torch generator for one place."""
+    return torch.Generator(device=device).manual_seed(derive(seed, *path))
+
+
+def numpy_generator(seed: int, *path: int | str) -> np.random.Generator:
+    """Return a numpy generator for one place."""
+    return np.random.default_rng(derive(seed, *path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeds:
+    """The four seeds of a run; ``Seeds.of(0)`` sets all of them to the same number."""
+
+    partition: int = 0
+    model: int = 0
+    sampling: int = 0
+    batches: int = 0
+
+    @classmethod
+    def of(cls, seed: int) -> "Seeds":
+        """Return the same seed for all four purposes."""
+        return cls(partition=seed, model=seed, sampling=seed, batches=seed)

@@ -1,0 +1,231 @@
+"""How a cohort runs on this machine: one client after another, or worker processes that share the data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedatlas.aggregation import weighted_sum
+from fedatlas.algorithm import Algorithm
+from fedatlas.client import (
+    PERSONAL,
+    ClientData,
+    LocalWork,
+    Workbench,
+    introduce_client,
+    survey_client,
+    train_client,
+)
+from fedatlas.data.federation import Federation
+from fedatlas.errors import TrainingError, UsageError
+from fedatlas.seeds import generator
+from fedatlas.types import Assignment, ClientInfo, ClientScore, Memory, Tensors, Upload
+from fedatlas.workers import Task, WorkerPool, fork_available
+
+EVALUATION_BATCH = 500
+"""Fixed, so that an evaluation's bits do not depend on the number of workers."""
+
+
+class ClientRunner:
+    """Runs one client at a time on one model object; every worker process has its own."""
+
+    def __init__(
+        self, algorithm: Algorithm, model: nn.Module, federation: Federation, work: LocalWork, seed: int
+    ) -> None:
+        self.algorithm, self.federation, self.work, self.seed = algorithm, federation, work, seed
+        self.bench = Workbench(model, algorithm)
+        self._data: dict[int, ClientData] = {}
+
+    def data(self, client: int) -> ClientData:
+        """Return a client's view of the examples."""
+        if client not in self._data:
+            self._data[client] = ClientData(self.federation, client)
+        return self._data[client]
+
+    def introduce(self, client: int) -> Memory:
+        """Return what the algorithm must know of a client before the first round."""
+        return introduce_client(self.algorithm, self.data(client))
+
+    def survey(self, assignment: Assignment, memory: Memory) -> Memory:
+        """Return a client's answer before training."""
+        data = self.data(assignment.client)
+        return survey_client(self.algorithm, self.work, assignment, self.bench, memory, data, self.seed)
+
+    def train(self, assignment: Assignment, memory: Memory) -> tuple[Upload, Memory]:
+        """Train a client."""
+        data = self.data(assignment.client)
+        return train_client(self.algorithm, self.work, assignment, self.bench, memory, data, self.seed)
+
+    @torch.no_grad()
+    def score_examples(self, shared: Tensors, buffers: Tensors, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which examples the shared model gets right, and the loss of each."""
+        self.bench.load(shared, buffers, {})
+        self.bench.model.eval()
+        return self._score(self.data(0), indices, None)
+
+    @torch.no_grad()
+    def score_client(self, shared: Tensors, buffers: Tensors, personal: Tensors, client: int) -> ClientScore:
+        """Return how the shared model with one client's own parameters does on that client's test part."""
+        self.bench.load(shared, buffers, personal)
+        self.bench.model.eval()
+        data = self.data(client)
+        rng = generator(self.seed, "evaluation", data.name, device=data.labels.device)
+        scores = [self._score(data, indices, rng) for indices in data.client.test.split(EVALUATION_BATCH)]
+        correct, losses = (torch.cat(column) for column in zip(*scores, strict=True))
+        return client_score(client, correct, losses)
+
+    def _score(self, data: ClientData, indices: Tensor, rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        batch = data.batch(indices, rng)
+        _, logits = self.bench.model(batch.inputs)
+        return logits.argmax(1) == batch.labels, F.cross_entropy(logits, batch.labels, reduction="none")
+
+
+def client_score(client: int, correct: Tensor, losses: Tensor) -> ClientScore:
+    """Return a client's score from its examples' outcomes."""
+    return ClientScore(
+        client=client, num_examples=len(correct), num_correct=int(correct.sum()), loss=float(losses.double().mean())
+    )
+
+
+class Simulator:
+    """A transport that runs clients on this machine and keeps what they remember.
+
+    ``workers`` processes of one thread each share the examples; the results do not depend on their number.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        model: nn.Module,
+        federation: Federation,
+        *,
+        work: LocalWork | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        workers: int | None = None,
+    ) -> None:
+        self.device = torch.device(device)
+        federation = federation.to(self.device)
+        self.federation = federation
+        self.runner = ClientRunner(algorithm, model.to(self.device), federation, work or LocalWork(), seed)
+        self.memory: dict[int, Memory] = {}
+        """What each client remembers, as of the last committed round."""
+        self.changed: set[int] = set()
+        """Clients whose memory changed since somebody last cleared this set."""
+        self._pending: dict[int, Memory] = {}
+        self.workers = choose_workers(workers, self.device, len(federation.training_ids))
+        with one_thread(self.device):
+            self.pool = WorkerPool(self.runner, self.workers) if self.workers > 1 else None
+            introductions = self._run([Task("introduce", (client,)) for client in range(len(federation))])
+        self.roster: list[ClientInfo] = [
+            ClientInfo(id=i, name=c.name, num_examples=len(c.train), held_out=c.held_out, introduction=introductions[i])
+            for i, c in enumerate(federation.clients)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes."""
+        if self.pool is not None:
+            self.pool.close()
+            self.pool = None
+
+    def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
+        """Return what clients answer before training, by client id."""
+        answers = self._run([self._task("survey", assignment) for assignment in assignments])
+        return {assignment.client: answer for assignment, answer in zip(assignments, answers, strict=True)}
+
+    def train(self, assignments: Sequence[Assignment]) -> list[Upload]:
+        """Train clients; what they remember counts from ``commit`` on."""
+        results = self._run([self._task("train", assignment) for assignment in assignments])
+        self._pending = {u.client: memory for u, memory in results if memory or u.client in self.memory}
+        return [upload for upload, _ in results]
+
+    def commit(self) -> None:
+        """Take over what clients remember after a round that was played to its end."""
+        self.memory |= self._pending
+        self.changed |= self._pending.keys()
+        self._pending = {}
+
+    def evaluate(self, shared: Tensors, buffers: Tensors, clients: Sequence[int]) -> list[ClientScore]:
+        """Return how the shared model, with each client's own parameters, does on the clients' test parts."""
+        clients = [c for c in clients if len(self.federation.clients[c].test)]
+        alone = [c for c in clients if self.runner.bench.personal or self.federation.clients[c].transform is not None]
+        together = [c for c in clients if c not in set(alone)]
+        chunks: tuple[Tensor, ...] = ()
+        if together:
+            # Clients of one domain often share its test set: every example is scored once.
+            examples = torch.cat([self.federation.clients[c].test for c in together]).unique()
+            chunks = examples.split(EVALUATION_BATCH)
+        newcomer = self._mean_personal()
+        tasks = [Task("score_examples", (shared, buffers, chunk), cost=len(chunk)) for chunk in chunks]
+        for c in alone:
+            personal = self.memory.get(c, {}).get(PERSONAL) or (newcomer if self.federation.clients[c].held_out else {})
+            tasks.append(
+                Task("score_client", (shared, buffers, personal, c), cost=len(self.federation.clients[c].test))
+            )
+        results = self._run(tasks)
+        scores: list[ClientScore] = list(results[len(chunks) :])
+        if together:
+            correct, losses = (torch.cat(column) for column in zip(*results[: len(chunks)], strict=True))
+            where = torch.empty(len(self.federation.data), dtype=torch.int64, device=self.device)
+            where[examples] = torch.arange(len(examples), device=self.device)
+            for c in together:
+                own = where[self.federation.clients[c].test]
+                scores.append(client_score(c, correct[own], losses[own]))
+        for score in scores:
+            if not torch.isfinite(torch.tensor(score.loss)):
+                name = self.federation.clients[score.client].name
+                raise TrainingError(f"loss is {score.loss}", client=name, round=0, stage="evaluation")
+        return sorted(scores, key=lambda score: score.client)
+
+    def _mean_personal(self) -> Tensors:
+        """Return where a new client's own parameters start: the mean of those of the clients that trained."""
+        known = [memory[PERSONAL] for _, memory in sorted(self.memory.items()) if PERSONAL in memory]
+        return weighted_sum(known, torch.full((len(known),), 1 / len(known), dtype=torch.float64)) if known else {}
+
+    def _task(self, method: str, assignment: Assignment) -> Task:
+        cost = len(self.federation.clients[assignment.client].train)
+        return Task(method, (assignment, self.memory.get(assignment.client, {})), cost=cost)
+
+    def _run(self, tasks: Sequence[Task]) -> list[Any]:
+        with one_thread(self.device):
+            if self.pool is not None:
+                return self.pool.run(tasks)
+            return [getattr(self.runner, task.method)(*task.arguments) for task in tasks]
+
+
+def choose_workers(workers: int | None, device: torch.device, num_clients: int) -> int:
+    """Return how many worker processes to use: those asked for, else one a core on a CPU."""
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers must be at least 1, got {workers}.")
+    if device.type != "cpu" or not fork_available():
+        if workers is not None and workers > 1:
+            raise UsageError(f"workers={workers} needs the CPU of a system that can fork; use workers=1 on {device}.")
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return min(workers if workers is not None else cores, num_clients)
+
+
+@contextmanager
+def one_thread(device: torch.device) -> Iterator[None]:
+    """Compute with one thread: sums then have one order, and processes do not fight for cores."""
+    before = torch.get_num_threads()
+    if device.type != "cpu" or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,349 @@
+"""Train an algorithm on a federation: the rounds, their evaluation, their record."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.client import LocalWork
+from fedatlas.data.federation import Federation
+from fedatlas.errors import TrainingError, UsageError
+from fedatlas.evaluation import summarize
+from fedatlas.models import build_model, without_running_statistics
+from fedatlas.optimizers import LocalOptimizer
+from fedatlas.portraits import write_portraits
+from fedatlas.progress import Progress, make_progress
+from fedatlas.rounds import RoundRecord, check_cohort_size, initial_state, play_round
+from fedatlas.runs import Run, RunWriter, machine, versions
+from fedatlas.seeds import Seeds
+from fedatlas.simulate import Simulator
+from fedatlas.types import ClientScore, Memory
+
+Model = str | nn.Module | Callable[[], nn.Module]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """How long and how often: everything about a run that is neither data, model nor algorithm."""
+
+    rounds: int = 20
+    cohort: int | float | None = None
+    """Clients a round: a number, a fraction of those that may train, or None for all."""
+    evaluate_every: int = 1
+    """Rounds between evaluations; the last round is always evaluated."""
+    checkpoint_every: int | None = None
+    """Rounds between checkpoints; None keeps pace with evaluation."""
+
+    def __post_init__(self) -> None:
+        for title in ("rounds", "evaluate_every", "checkpoint_every"):
+            value = getattr(self, title)
+            if value is not None and value < 1:
+                raise UsageError(f"{title} must be at least 1, got {value}.")
+
+    def cohort_size(self, num_clients: int) -> int:
+        """Return the number of clients a round."""
+        if self.cohort is None:
+            return num_clients
+        if isinstance(self.cohort, float):
+            if not 0 < self.cohort <= 1:
+                raise UsageError(f"cohort as a fraction must be in (0, 1], got {self.cohort}.")
+            return max(1, math.floor(self.cohort * num_clients + 0.5))
+        check_cohort_size(self.cohort, num_clients)
+        return self.cohort
+
+
+def train(
+    federation: Federation,
+    algorithm: Algorithm,
+    *,
+    model: Model = "cnn",
+    optimizer: LocalOptimizer | None = None,
+    rounds: int = 20,
+    cohort: int | float | None = None,
+    epochs: int = 1,
+    steps: int | None = None,
+    batch_size: int = 32,
+    seed: int | Seeds = 0,
+    device: str = "cpu",
+    workers: int | None = None,
+    evaluate_every: int = 1,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool | None = None,
+) -> Run:
+    """Train an algorithm on a federation and return the run.
+
+    ``model`` is a name from ``fedatlas list``, a module, or a function that makes one. ``folder`` is where the run is
+    kept; without one it goes to a new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
+    """
+    work = LocalWork(epochs=epochs, steps=steps, batch_size=batch_size)
+    plan = TrainingPlan(rounds=rounds, cohort=cohort, evaluate_every=evaluate_every)
+    seeds = Seeds.of(seed) if isinstance(seed, int) else seed
+    if optimizer is not None:
+        algorithm = algorithm.with_optimizer(optimizer)
+    return train_run(
+        federation,
+        algorithm,
+        model=model,
+        work=work,
+        plan=plan,
+        seeds=seeds,
+        device=device,
+        workers=workers,
+        folder=Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="fedatlas-")),
+        resume=resume,
+        overwrite=overwrite,
+        progress=make_progress(progress, algorithm.name, plan.rounds),
+    )
+
+
+def train_run(
+    federation: Federation,
+    algorithm: Algorithm,
+    *,
+    model: Model,
+    model_options: dict[str, Any] | None = None,
+    work: LocalWork,
+    plan: TrainingPlan,
+    seeds: Seeds,
+    device: str,
+    workers: int | None,
+    folder: Path,
+    resume: bool,
+    overwrite: bool,
+    progress: Progress,
+    config: str | None = None,
+) -> Run:
+    """Train as ``train`` does, from settings that are already objects; ``config`` is the TOML they came from."""
+    place = torch.device(device)
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device {device!r} was asked for, but torch sees no GPU here; use --device cpu.")
+    plan.cohort_size(len(federation.training_ids))
+    network = make_model(model, model_options or {}, federation, algorithm, seeds.model)
+    resolved = resolve(federation, algorithm, network, model, model_options or {}, work, plan, seeds)
+    with Simulator(
+        algorithm, network, federation, work=work, seed=seeds.batches, device=place, workers=workers
+    ) as simulator:
+        resolved |= {"machine": machine(place, simulator.workers), "versions": versions()}
+        writer = RunWriter(folder, resolved, config=config, resume=resume, overwrite=overwrite)
+        try:
+            write_portraits(federation, folder)
+            _Loop(algorithm, federation, simulator, plan, seeds, writer, progress).run()
+        finally:
+            writer.close()
+    return Run(folder)
+
+
+class _Loop:
+    """The rounds of one run, from its checkpoint (or from nothing) to its end."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        federation: Federation,
+        simulator: Simulator,
+        plan: TrainingPlan,
+        seeds: Seeds,
+        writer: RunWriter,
+        progress: Progress,
+    ) -> None:
+        self.algorithm, self.federation, self.simulator = algorithm, federation, simulator
+        self.plan, self.seeds, self.writer, self.progress = plan, seeds, writer, progress
+        self.domains = {i: client.domain for i, client in enumerate(federation.clients)}
+        shared, buffers = simulator.runner.bench.shared()
+        self.state = initial_state(algorithm, shared, buffers, simulator.roster)
+        self.saved_round = 0
+        self.complete_round = 0
+
+    def run(self) -> None:
+        """Play the rounds that are left."""
+        self._restore()
+        try:
+            with self.progress:
+                while self.state.round < self.plan.rounds:
+                    self._round()
+        except KeyboardInterrupt:
+            # What clients remember and what the server holds belong together only at the end of a round.
+            if self.complete_round == self.state.round > self.saved_round:
+                self._save()
+            raise
+        if self.saved_round < self.state.round:
+            self._save()
+
+    def _restore(self) -> None:
+        checkpoint = None
+        if self.writer.checkpoints.exists():
+            device = self.simulator.device
+            checkpoint = self.writer.checkpoints.load(lambda tensor: tensor.to(device))
+            memory: Memory = {key: {} for key in self.state.memory} | checkpoint.state.memory
+            self.state = replace(checkpoint.state, memory=memory)
+            self.simulator.memory = checkpoint.clients
+            self.saved_round = self.complete_round = self.state.round
+        self.writer.open(checkpoint)
+        self.progress.start_from(self.state.round)
+
+    def _round(self) -> None:
+        began = time.perf_counter()
+        state, record = play_round(
+            self.algorithm,
+            self.state,
+            self.simulator.roster,
+            self.simulator,
+            cohort_size=self.plan.cohort_size(len(self.federation.training_ids)),
+            rounds=self.plan.rounds,
+            seed=self.seeds.sampling,
+        )
+        self.state = state
+        self.simulator.commit()
+        trained = time.perf_counter()
+        last = state.round == self.plan.rounds
+        evaluated = last or state.round % self.plan.evaluate_every == 0
+        scores = self._evaluate() if evaluated else []
+        tested = time.perf_counter()
+        summary = self._record(record, scores)
+        self.writer.write(
+            "timings.jsonl", [{"round": state.round, "train": trained - began, "evaluate": tested - trained}]
+        )
+        self.complete_round = state.round
+        if last or state.round % (self.plan.checkpoint_every or self.plan.evaluate_every) == 0:
+            self._save()
+        self.progress.advance(state.round, summary)
+
+    def _evaluate(self) -> list[ClientScore]:
+        try:
+            return self.simulator.evaluate(self.state.shared, self.state.buffers, range(len(self.federation)))
+        except TrainingError as error:
+            raise TrainingError(
+                f"{error.message}: the model broke in this round. Lower the learning rate.",
+                client=error.client,
+                round=self.state.round,
+                stage=error.stage,
+            ) from None
+
+    def _record(self, record: RoundRecord, scores: list[ClientScore]) -> dict[str, Any]:
+        clients = self.federation.clients
+        line: dict[str, Any] = {
+            "round": record.round,
+            "cohort": list(record.cohort),
+            "answered": list(record.weights),
+            "train_loss": sum(record.weights[c] * record.losses[c] for c in record.weights),
+        }
+        summary: dict[str, Any] = {}
+        if scores:
+            personal = bool(self.simulator.runner.bench.personal)
+            line["tested"] = {
+                "model": "the aggregated shared parameters" + (" with each client's own" if personal else ""),
+                "data": "each client's test part",
+                "clients": "all, held-out ones apart",
+            }
+            summary = summarize([s for s in scores if not clients[s.client].held_out], self.domains)
+            line["evaluation"] = summary
+            if held_out := summarize([s for s in scores if clients[s.client].held_out], self.domains):
+                line["held_out"] = held_out
+        tested = {score.client: score for score in scores}
+        lines = []
+        for i in sorted(tested.keys() | record.weights.keys()):
+            entry: dict[str, Any] = {"round": record.round, "client": clients[i].name, "domain": clients[i].domain}
+            entry |= {"held_out": clients[i].held_out, "trained": i in record.weights}
+            if i in record.weights:
+                entry |= {"weight": record.weights[i], "train_loss": record.losses[i]}
+            if i in tested:
+                score = tested[i]
+                entry |= {"accuracy": score.accuracy, "loss": score.loss, "num_tested": score.num_examples}
+            lines.append(entry)
+        self.writer.write("rounds.jsonl", [line])
+        self.writer.write("clients.jsonl", lines)
+        return summary
+
+    def _save(self) -> None:
+        self.writer.save(self.state, self.simulator.memory, self.simulator.changed)
+        self.simulator.changed.clear()
+        self.saved_round = self.state.round
+
+
+def make_model(
+    model: Model, options: dict[str, Any], federation: Federation, algorithm: Algorithm, seed: int
+) -> nn.Module:
+    """Return the network of a run, with the algorithm's extensions around it."""
+    network: nn.Module
+    if isinstance(model, str):
+        network = build_model(
+            model,
+            num_classes=federation.num_classes,
+            input_shape=tuple(federation.data.inputs.shape[1:]),
+            vocabulary_size=len(federation.data.vocabulary),
+            seed=seed,
+            **options,
+        )
+    else:
+        network = model if isinstance(model, nn.Module) else model()
+    if algorithm.split.buffers == "none":
+        network = without_running_statistics(network)
+    return algorithm.extend(network)
+
+
+def resolve(
+    federation: Federation,
+    algorithm: Algorithm,
+    network: nn.Module,
+    model: Model,
+    model_options: dict[str, Any],
+    work: LocalWork,
+    plan: TrainingPlan,
+    seeds: Seeds,
+) -> dict[str, Any]:
+    """Return every setting of a run as plain values."""
+    return {
+        "federation": {
+            "data": federation.name,
+            "partition": federation.partition,
+            "classes": list(federation.data.classes),
+            "fingerprint": fingerprint(federation),
+            "clients": [
+                {
+                    "name": c.name,
+                    "domain": c.domain,
+                    "held_out": c.held_out,
+                    "num_train": len(c.train),
+                    "num_test": len(c.test),
+                    "label_counts": [int(n) for n in federation.label_counts(i)],
+                }
+                for i, c in enumerate(federation.clients)
+            ],
+        },
+        "model": {
+            "name": model if isinstance(model, str) else type(network).__name__,
+            "options": {key: list(v) if isinstance(v, tuple) else v for key, v in model_options.items()},
+            "num_parameters": sum(p.numel() for p in network.parameters()),
+        },
+        "algorithm": algorithm.describe(),
+        "training": {
+            **{k: v for k, v in asdict(work).items() if k != "augment"},
+            "augment": repr(work.augment) if work.augment is not None else None,
+            **asdict(plan),
+        },
+        "seeds": asdict(seeds),
+    }
+
+
+def fingerprint(federation: Federation) -> str:
+    """Return a hash of the examples and of who holds them."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(federation.data.inputs.cpu().contiguous().numpy().tobytes())
+    digest.update(federation.data.labels.cpu().numpy().tobytes())
+    for client in federation.clients:
+        digest.update(repr((client.name, client.domain, client.held_out, client.transform)).encode())
+        for part in (client.train, client.test):
+            digest.update(part.cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,101 @@
+"""The nouns that flow between the server and its clients."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+"""Named tensors: parameters, a change, a control variate."""
+Memory = dict[str, Tensors]
+"""What each part remembers or says, keyed by the part's name."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientInfo:
+    """What the server may know of a client."""
+
+    id: int
+    name: str
+    num_examples: int
+    """Training examples."""
+    held_out: bool = False
+    introduction: Memory = field(default_factory=dict)
+    """What the algorithm's parts asked before training, each part under its own name."""
+
+
+Roster = Sequence[ClientInfo]
+"""All clients, held-out ones too; a client's id is its position."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Assignment:
+    """What the server sends to one client."""
+
+    round: int
+    """Rounds count from 1."""
+    rounds: int
+    client: int
+    shared: Tensors
+    """The shared parameters."""
+    buffers: Tensors
+    """The shared buffers (running statistics), where they are averaged."""
+    notes: Memory = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Upload:
+    """What one client sends back after training."""
+
+    client: int
+    num_examples: int
+    num_steps: int
+    change: Tensors
+    """End minus start, shared parameters only."""
+    buffers: Tensors
+    """The shared buffers at the end."""
+    notes: Memory = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cohort:
+    """What the server holds when the answers of a round are in."""
+
+    round: int
+    rounds: int
+    roster: Roster
+    uploads: Sequence[Upload]
+    """In the order of client ids, whoever answered first."""
+    draws: Mapping[int, int]
+    """How often each client was drawn; more than once only where the sampler draws with replacement."""
+    shared: Tensors
+    """The shared parameters that the clients received."""
+    lr: float
+    """The clients' learning rate in this round."""
+
+    @property
+    def num_training_clients(self) -> int:
+        """How many clients of the federation may train."""
+        return sum(not client.held_out for client in self.roster)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientScore:
+    """How one model does on one client's test part."""
+
+    client: int
+    num_examples: int
+    num_correct: int
+    loss: float
+    """Mean cross-entropy."""
+
+    @property
+    def accuracy(self) -> float:
+        """The share of test examples that were right."""
+        return self.num_correct / self.num_examples
+
+
+def same_structure(one: Tensors, other: Tensors) -> bool:
+    """Tell whether two dictionaries hold tensors of the same names and shapes."""
+    return one.keys() == other.keys() and all(one[name].shape == other[name].shape for name in one)

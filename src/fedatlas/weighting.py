@@ -1,0 +1,57 @@
+"""How much each client counts: weightings that chain, each taking and returning weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedatlas.types import Cohort, Roster, Tensors
+
+if TYPE_CHECKING:
+    from fedatlas.client import ClientData
+
+
+class Weighting:
+    """Turns weights into weights. The first of a chain gets equal ones; the result is normalised after the last."""
+
+    name: ClassVar[str]
+    discloses: ClassVar[tuple[str, ...]] = ()
+
+    def introduce(self, data: ClientData) -> Tensors:
+        """Return what the server must know of a client before the first round; sent once."""
+        return {}
+
+    def init(self, shared: Tensors, roster: Roster) -> Tensors:
+        """Return the memory before the first round."""
+        return {}
+
+    def weigh(self, weights: Tensor, cohort: Cohort, memory: Tensors) -> tuple[Tensor, Tensors]:
+        """Return one weight for each upload, float64 and in the uploads' order, and the new memory."""
+        raise TypeError(f"{type(self).__name__} must define weigh()")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByExamples(Weighting):
+    """FedAvg's weights: each upload counts by its number of training examples, n_k / sum n."""
+
+    name: ClassVar[str] = "examples"
+
+    def weigh(self, weights: Tensor, cohort: Cohort, memory: Tensors) -> tuple[Tensor, Tensors]:
+        """Multiply the weights by the numbers of examples."""
+        sizes = torch.tensor([float(upload.num_examples) for upload in cohort.uploads], dtype=torch.float64)
+        return weights * sizes, memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equal(Weighting):
+    """Every upload counts the same; a client drawn twice counts twice."""
+
+    name: ClassVar[str] = "equal"
+
+    def weigh(self, weights: Tensor, cohort: Cohort, memory: Tensors) -> tuple[Tensor, Tensors]:
+        """Replace the weights by the number of draws."""
+        draws = [float(cohort.draws.get(upload.client, 1)) for upload in cohort.uploads]
+        return torch.tensor(draws, dtype=torch.float64), memory

@@ -1,0 +1,193 @@
+"""Worker processes: forked, so that they share the resident examples; one thread each.
+
+Parameters go out and changes come back through shared memory; only what a part says or remembers is pickled.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedatlas.errors import FedatlasError
+from fedatlas.types import Assignment, Tensors, Upload
+
+if TYPE_CHECKING:
+    from fedatlas.simulate import ClientRunner
+
+
+@dataclass(frozen=True)
+class Task:
+    """One call of a client runner."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    cost: float = 0.0
+    """Costly tasks start first, so that none is left alone at the end."""
+
+
+def fork_available() -> bool:
+    """Tell whether processes can be forked safely here; on macOS the system's own libraries forbid it."""
+    return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
+
+
+def shared_copy(tensors: Tensors) -> Tensors:
+    """Return a dictionary of the same form that lies in memory shared between processes."""
+    return {name: tensor.detach().clone().share_memory_() for name, tensor in tensors.items()}
+
+
+class WorkerPool:
+    """Runs tasks on forked copies of a client runner."""
+
+    def __init__(self, runner: ClientRunner, num_workers: int) -> None:
+        parameters, buffers = runner.bench.shared()
+        self._model = (shared_copy(parameters), shared_copy(buffers))
+        self._published: tuple[Tensors, Tensors] | None = None
+        self._slots = [(shared_copy(parameters), shared_copy(buffers)) for _ in range(num_workers)]
+        self._connections: list[Connection] = []
+        self._processes: list[multiprocessing.process.BaseProcess] = []
+        context = multiprocessing.get_context("fork")
+        for slot in self._slots:
+            mine, theirs = context.Pipe()
+            self._connections.append(mine)
+            process = context.Process(
+                target=_work, args=(runner, theirs, list(self._connections), self._model, slot), daemon=True
+            )
+            with warnings.catch_warnings():
+                # Python 3.12 warns of forking beside threads; a worker computes with one thread and takes no lock.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+            theirs.close()
+            self._processes.append(process)
+
+    def run(self, tasks: Sequence[Task]) -> list[Any]:
+        """Return the tasks' results, in the tasks' order; the first error is raised when all workers are idle."""
+        results: list[Any] = [None] * len(tasks)
+        waiting = sorted(range(len(tasks)), key=lambda i: (tasks[i].cost, -i))
+        busy: dict[Connection, int] = {}
+        idle = list(reversed(self._connections))
+        error: BaseException | None = None
+        while waiting or busy:
+            while waiting and idle and error is None:
+                index = waiting.pop()
+                connection = idle.pop()
+                self._send(connection, tasks[index])
+                busy[connection] = index
+            if not busy:
+                break
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                index = busy.pop(ready)
+                outcome = self._receive(ready)
+                idle.append(ready)
+                if isinstance(outcome, BaseException):
+                    error = error or outcome
+                else:
+                    results[index] = outcome
+        if error is not None:
+            raise error
+        return results
+
+    def close(self) -> None:
+        """End the processes."""
+        for connection in self._connections:
+            connection.close()
+        for process in self._processes:
+            process.join(timeout=0.5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._connections, self._processes = [], []
+
+    def _send(self, connection: Connection, task: Task) -> None:
+        arguments = list(task.arguments)
+        if isinstance(arguments[0], Assignment):
+            self._publish(arguments[0].shared, arguments[0].buffers)
+            arguments[0] = replace(arguments[0], shared={}, buffers={})
+        elif isinstance(arguments[0], dict):
+            self._publish(arguments[0], arguments[1])
+            arguments[0], arguments[1] = {}, {}
+        try:
+            connection.send_bytes(pickle.dumps((task.method, arguments), protocol=pickle.HIGHEST_PROTOCOL))
+        except (BrokenPipeError, ConnectionResetError) as broken:
+            raise self._lost() from broken
+
+    def _publish(self, parameters: Tensors, buffers: Tensors) -> None:
+        """Put the model where the workers see it; once for all tasks that carry the same one."""
+        if self._published is not None and self._published[0] is parameters and self._published[1] is buffers:
+            return
+        for target, source in zip(self._model, (parameters, buffers), strict=True):
+            for name, tensor in source.items():
+                target[name].copy_(tensor)
+        self._published = (parameters, buffers)
+
+    def _receive(self, connection: Connection) -> Any:
+        try:
+            outcome = pickle.loads(connection.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            raise self._lost() from None
+        if isinstance(outcome, tuple) and outcome and isinstance(outcome[0], Upload):
+            upload, memory = outcome
+            change, buffers = self._slots[self._connections.index(connection)]
+            outcome = (replace(upload, change=_cloned(change), buffers=_cloned(buffers)), memory)
+        return outcome
+
+    def _lost(self) -> FedatlasError:
+        codes = [p.exitcode for p in self._processes if p.exitcode is not None]
+        return FedatlasError(
+            f"a worker process ended without an answer (exit codes {codes}); the machine may be out of memory. "
+            "The last checkpoint is intact: use fewer workers or smaller batches, and resume."
+        )
+
+
+def _cloned(tensors: Tensors) -> Tensors:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def _work(
+    runner: ClientRunner,
+    connection: Connection,
+    inherited: list[Connection],
+    model: tuple[Tensors, Tensors],
+    slot: tuple[Tensors, Tensors],
+) -> None:
+    """Serve tasks until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for other in inherited:  # else a worker would not notice that the main process is gone
+        other.close()
+    torch.set_num_threads(1)
+    while True:
+        try:
+            method, arguments = pickle.loads(connection.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            return
+        if isinstance(arguments[0], Assignment):
+            arguments[0] = replace(arguments[0], shared=model[0], buffers=model[1])
+        elif isinstance(arguments[0], dict):
+            arguments[0], arguments[1] = model
+        try:
+            outcome: Any = getattr(runner, method)(*arguments)
+            if isinstance(outcome, tuple) and isinstance(outcome[0], Upload):
+                outcome = (_into_slot(outcome[0], slot), outcome[1])
+            message = pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL)
+        except Exception as error:  # whatever it is, the main process raises it
+            message = pickle.dumps(error)
+        try:
+            connection.send_bytes(message)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+
+def _into_slot(upload: Upload, slot: tuple[Tensors, Tensors]) -> Upload:
+    for target, source in zip(slot, (upload.change, upload.buffers), strict=True):
+        for name, tensor in source.items():
+            target[name].copy_(tensor)
+    return replace(upload, change={}, buffers={})

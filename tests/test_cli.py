@@ -1,0 +1,111 @@
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from fedatlas.cli import app
+from fedatlas.runs import Run
+
+SMALL = ["--model", "mlp", "--set", "training.rounds=2", "--set", "model.hidden=[8]", "--workers", "1"]
+
+
+@pytest.fixture(scope="module")
+def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of a user's own arrays: 120 small images of three classes."""
+    rng = np.random.default_rng(0)
+    y = np.arange(120) % 3
+    x = (rng.uniform(0, 80, (120, 6, 6, 3)) + 80 * y[:, None, None, None]).astype(np.uint8)
+    path = tmp_path_factory.mktemp("data") / "mine.npz"
+    np.savez(path, x=x, y=y)
+    return path
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_train_keeps_a_run_and_its_report(arrays: Path, tmp_path: Path) -> None:
+    result = invoke("train", "--data", arrays, *SMALL, "--algorithm", "fedprox", "--folder", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "fedprox" in result.output
+    run = Run(tmp_path / "run")
+    assert len(run.rounds) == 2
+    assert (tmp_path / "run/report.html").exists()
+    assert (tmp_path / "run/config.toml").exists()
+
+
+def test_a_run_goes_on_from_its_folder_alone(arrays: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert invoke("train", "--data", arrays, *SMALL, "--folder", folder).exit_code == 0
+    result = invoke("train", "--folder", folder, "--resume", "--rounds", 4)
+    assert result.exit_code == 0, result.output
+    assert [entry["round"] for entry in Run(folder).rounds] == [1, 2, 3, 4]
+
+
+def test_compare_prints_one_row_an_algorithm(arrays: Path, tmp_path: Path) -> None:
+    result = invoke(
+        "compare", "fedavg", "fedprox", "--data", arrays, *SMALL, "--seeds", "0,1", "--folder", tmp_path / "both"
+    )
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^fedavg .*±", result.output, re.M)
+    assert re.search(r"^fedprox .*±", result.output, re.M)
+    assert (tmp_path / "both/report.html").exists()
+
+
+def test_list_names_everything_with_a_line() -> None:
+    result = invoke("list")
+    assert result.exit_code == 0
+    for name in ("fedprox", "digits", "cifar10", "dirichlet", "resnet18", "adam"):
+        assert re.search(rf"^{name} +\S+", result.output, re.M), name
+
+
+def test_list_tells_what_leaves_a_client() -> None:
+    result = invoke("list", "--disclosures")
+    assert re.search(r"^fedavg +nothing beyond the change of the model", result.output, re.M)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--algorithm", "fedpox"], "Did you mean 'fedprox'"),
+        (["train", "--set", "training.cohort=5000"], "cohort must be between 1 and the"),
+        (["train", "--model", "resnet81"], "Did you mean 'resnet18'"),
+        (["train", "--device", "cuda"], "torch sees no GPU here"),
+        (["train", "--data", "nowhere.npz"], "nowhere.npz"),
+        (["list", "algorithm"], "Did you mean 'algorithms'"),
+        (["compare", "fedavg", "--seeds", "one"], "--seeds takes whole numbers"),
+        (["report", "nowhere"], "holds no run"),
+    ],
+)
+def test_a_mistake_gets_one_clear_message(arguments: list[str], message: str, tmp_path: Path) -> None:
+    if arguments[0] in ("train", "compare"):
+        arguments = [*arguments, "--folder", str(tmp_path / "run")]
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output.replace("\n", " ")
+    assert "Traceback" not in result.output
+
+
+def test_ctrl_c_says_how_to_resume(arrays: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "fedatlas", "train", "--data", str(arrays), "--folder", str(folder)]
+    command += ["--model", "mlp", "--set", "training.rounds=100000", "--workers", "2"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
+    deadline = time.monotonic() + 60
+    while not (folder / "checkpoints/manifest.json").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert f"fedatlas train --folder {folder} --resume" in said
+    kept = Run(folder)
+    assert kept.checkpoint().state.round == len(kept.rounds) > 0

@@ -1,0 +1,115 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedatlas.algorithms import fedavg
+from fedatlas.client import LocalWork
+from fedatlas.data.dataset import Dataset
+from fedatlas.data.federation import Client, Federation
+from fedatlas.data.transforms import GaussianNoise
+from fedatlas.errors import TrainingError, UsageError
+from fedatlas.optimizers import SGD, Adam
+from fedatlas.types import Assignment
+from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
+
+
+def test_fixed_steps_wrap_around_the_data_and_stop_exactly() -> None:
+    """Three examples in batches of two: a pass has two steps, so five steps take two passes and a half."""
+    federation = line_federation(([2, 2, 2], [0, 0, 0]))
+    _, _, simulator = play(fedavg(), Line(), federation, work=LocalWork(steps=5, batch_size=2))
+    assignment = _assignment(simulator)
+    upload, _ = simulator.runner.train(assignment, {})
+    assert upload.num_steps == 5
+
+
+def test_epochs_keep_the_short_last_batch() -> None:
+    federation = line_federation(([2, 2, 2], [0, 0, 0]))
+    _, _, simulator = play(fedavg(), Line(), federation, work=LocalWork(epochs=2, batch_size=2))
+    upload, _ = simulator.runner.train(_assignment(simulator), {})
+    assert upload.num_steps == 4
+
+
+def test_a_batch_of_one_example_is_skipped_under_batch_normalisation() -> None:
+    federation = blob_federation(num_clients=1)
+    client = replace(federation.clients[0], train=federation.clients[0].train[:9])
+    federation = replace(federation, clients=(client,))
+    _, _, simulator = play(fedavg(), Norms(), federation, work=LocalWork(batch_size=4))
+    upload, _ = simulator.runner.train(_assignment(simulator), {})
+    assert upload.num_steps == 2
+
+
+def test_training_is_a_pure_function_of_assignment_and_memory() -> None:
+    algorithm = fedavg().with_optimizer(SGD(lr=0.1, momentum=0.9, keep_state=True)).with_buffers("keep")
+    _, _, simulator = play(algorithm, Norms(), blob_federation())
+    assignment = _assignment(simulator, client=2)
+    first, memory = simulator.runner.train(assignment, {})
+    simulator.runner.train(_assignment(simulator, client=4), {})
+    again, memory_again = simulator.runner.train(assignment, {})
+    assert same_bits(first.change, again.change)
+    assert memory.keys() == memory_again.keys() == {"personal", "optimizer"}
+    assert all(same_bits(memory[part], memory_again[part]) for part in memory)
+    kept = {part: {k: v.clone() for k, v in tensors.items()} for part, tensors in memory.items()}
+    simulator.runner.train(assignment, memory)
+    assert all(same_bits(memory[part], kept[part]) for part in memory)
+
+
+def test_training_leaves_the_global_random_state_alone() -> None:
+    _, _, simulator = play(fedavg(), Norms(), blob_federation())
+    before = torch.random.get_rng_state()
+    simulator.runner.train(_assignment(simulator), {})
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_optimizer_state_is_kept_or_reset_by_choice() -> None:
+    """x = 2, label 0, lr 0.1, momentum 0.5: round 1 steps by 0.1 (velocity -1). In round 2 the gradient at w = 0.1 is
+    -0.900332; reset gives w = 0.1900332, kept gives velocity -0.5 - 0.900332 and w = 0.2400332."""
+    federation = line_federation(([2], [0]))
+    ends = []
+    for keep in (False, True):
+        algorithm = fedavg().with_optimizer(SGD(lr=0.1, momentum=0.5, keep_state=keep))
+        state, _, _ = play(algorithm, Line(), federation, rounds=2)
+        ends.append(state.shared["head.weight"].item())
+    assert ends == pytest.approx([0.1900332, 0.2400332], abs=1e-6)
+
+
+def test_adam_state_survives_the_round_when_kept() -> None:
+    algorithm = fedavg().with_optimizer(Adam(keep_state=True))
+    _, _, simulator = play(algorithm, Norms(), blob_federation(), rounds=3, work=LocalWork(steps=4))
+    assert float(simulator.memory[0]["optimizer"]["steps"]) == 12
+
+
+def test_a_loss_that_is_not_finite_names_client_round_and_step() -> None:
+    federation = line_federation(([1], [0]), ([1e30], [0]))
+    algorithm = fedavg().with_optimizer(SGD(lr=1e30))
+    with pytest.raises(TrainingError, match=r"client client-1, round 1, training: loss is (nan|inf) at step 2 of 2"):
+        play(algorithm, Line(), federation, work=LocalWork(steps=2))
+
+
+def test_work_that_does_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="batch_size must be at least 1, got 0"):
+        LocalWork(batch_size=0)
+
+
+def test_images_are_scaled_transformed_and_normalised() -> None:
+    """A pixel of 51 is 0.2 of the scale; with mean 0.5 and std 0.25 it becomes (0.2 - 0.5) / 0.25 = -1.2."""
+    from fedatlas.client import ClientData
+
+    images = torch.full((2, 1, 2, 2), 51, dtype=torch.uint8)
+    data = Dataset(
+        name="grey", inputs=images, labels=torch.tensor([0, 1]), classes=("a", "b"), mean=(0.5,), std=(0.25,)
+    )
+    own = torch.arange(2)
+    plain = Client(name="plain", train=own, test=own)
+    noisy = Client(name="noisy", train=own, test=own, transform=GaussianNoise(variance=1.0))
+    federation = Federation(data=data, clients=(plain, noisy))
+    rng = torch.Generator().manual_seed(0)
+    batch = ClientData(federation, 0).batch(own, rng)
+    torch.testing.assert_close(batch.inputs, torch.full((2, 1, 2, 2), -1.2))
+    noise = ClientData(federation, 1).batch(own, rng).inputs
+    assert noise.std() > 1
+
+
+def _assignment(simulator, client: int = 0) -> Assignment:  # type: ignore[no-untyped-def]
+    shared, buffers = simulator.runner.bench.shared()
+    return Assignment(round=1, rounds=1, client=client, shared=shared, buffers=buffers)

@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pytest
+
+from fedatlas.config import Config
+from fedatlas.errors import UsageError
+from fedatlas.optimizers import SGD, Adam
+
+
+def test_later_settings_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('seed = 3\n[training]\nrounds = 7\nepochs = 2\n[algorithm]\nname = "fedprox"\nmu = 0.5\n')
+    config = Config.load(path, ["training.rounds=9", "algorithm.mu=0.25"], training={"batch_size": 8})
+    assert config.plan().rounds == 9
+    assert config.work().epochs == 2
+    assert config.work().batch_size == 8
+    assert config.algorithm().objective[-1].mu == 0.25  # type: ignore[attr-defined]
+    assert config.seeds().sampling == 3
+
+
+def test_a_config_written_as_toml_reads_back_the_same(tmp_path: Path) -> None:
+    settings = [
+        "data.partition={name = 'dirichlet', num_clients = 5, alpha = 0.1}",
+        "optimizer.name=adam",
+        "training.cohort=0.5",
+    ]
+    config = Config.load(None, settings, model={"name": "resnet18", "norm": "group", "width": 8})
+    path = tmp_path / "config.toml"
+    path.write_text(config.to_toml())
+    assert Config.load(path).values == config.values
+
+
+def test_another_name_drops_the_options_of_the_old_one() -> None:
+    config = Config.load(None, ["algorithm.name=fedprox", "algorithm.mu=0.5"], algorithm={"name": "fedavg"})
+    assert config.values["algorithm"] == {"name": "fedprox", "mu": 0.5}
+    again = Config.load(None, ["algorithm.name=fedavg"], algorithm={"name": "fedprox", "mu": 0.5})
+    assert again.values["algorithm"] == {"name": "fedavg"}
+
+
+def test_the_optimizer_is_built_by_name() -> None:
+    assert Config.load().algorithm().optimizer == SGD()
+    config = Config.load(None, ["optimizer.name=adam", "optimizer.lr=0.002"])
+    assert config.algorithm().optimizer == Adam(lr=0.002)
+
+
+def test_one_seed_can_be_set_apart() -> None:
+    seeds = Config.load(None, ["seed=4", "seeds.model=9"]).seeds()
+    assert (seeds.partition, seeds.model, seeds.sampling, seeds.batches) == (4, 9, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("trainig.rounds=3", r"unknown key .*'trainig'\. Did you mean 'training'"),
+        ("training.round=3", r"unknown key .*'round'\. Did you mean 'rounds'"),
+        ("algorithm.name=fedproks", r"unknown algorithm 'fedproks'\. Did you mean 'fedprox'"),
+        ("algorithm.mu=3", "fedavg takes no options, got 'mu'"),
+        ("optimizer.learning_rate=3", "unknown option of sgd 'learning_rate'"),
+        ("optimizer.name=sgdd", r"unknown optimizer 'sgdd'\. Did you mean 'sgd'"),
+        ("training", "--set takes section.key=value"),
+        ("training=3", "training is a table of keys, got 3"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_the_nearest_known(setting: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Config.load(None, [setting]).algorithm()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("data.source=digit", r"unknown .*'digit'.*Did you mean 'digits'"),
+        ("data.partition=dirichle", r"unknown partition 'dirichle'\. Did you mean 'dirichlet'"),
+        ("data.partition={name = 'dirichlet', alfa = 1}", "unknown option of dirichlet 'alfa'"),
+    ],
+)
+def test_wrong_data_settings_are_named(setting: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Config.load(None, [setting]).federation()
+
+
+def test_a_missing_or_broken_file_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no config"):
+        Config.load(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("rounds = = 3")
+    with pytest.raises(UsageError, match="is not valid TOML"):
+        Config.load(tmp_path / "bad.toml")

@@ -1,0 +1,107 @@
+"""Guards on what users rely on: public names, the command line, the README."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.main import get_command
+
+import fedatlas
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.cli import app
+
+ROOT = Path(__file__).parent.parent
+
+OPTIONS = {
+    "compare": {
+        "config",
+        "set_",
+        "data",
+        "data_folder",
+        "model",
+        "rounds",
+        "seeds",
+        "device",
+        "workers",
+        "folder",
+        "resume",
+        "overwrite",
+        "algorithms",
+    },
+    "demo": {"folder", "workers", "rounds"},
+    "list": {"kind", "disclosures"},
+    "report": {"runs", "to"},
+    "train": {
+        "config",
+        "set_",
+        "algorithm",
+        "data",
+        "data_folder",
+        "model",
+        "rounds",
+        "seed",
+        "device",
+        "workers",
+        "folder",
+        "resume",
+        "overwrite",
+    },
+}
+
+
+def test_public_names_are_sorted_and_there() -> None:
+    assert list(fedatlas.__all__) == sorted(
+        fedatlas.__all__, key=lambda name: (not name.isupper(), name[0].islower(), name)
+    )
+    assert all(hasattr(fedatlas, name) for name in fedatlas.__all__)
+
+
+def test_the_command_line_keeps_its_options() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    found = {name: {p.name for p in command.params if p.name != "help"} for name, command in commands.items()}
+    assert found == OPTIONS
+
+
+def test_the_readme_example_runs(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert blocks
+    code = blocks[0].replace("rounds=20", "rounds=2")
+    assert len([line for line in blocks[0].splitlines() if line.strip()]) <= 10
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120, capture_output=True)
+
+
+def test_the_readme_names_every_algorithm_and_its_commands_exist() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert all(f"`{name}`" in readme for name in ALGORITHMS)
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"\bmake ([a-z-]+)", readme):
+        assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_every_algorithm_has_its_docs_page_with_the_same_sections() -> None:
+    for name in ALGORITHMS:
+        page = (ROOT / f"docs/algorithms/{name}.md").read_text()
+        for heading in (
+            "## Formula",
+            "## Settings",
+            "## Departures",
+            "## What leaves a client",
+            "## Run it",
+            "## Reference",
+        ):
+            assert heading in page, (name, heading)
+
+
+def test_links_in_the_docs_lead_somewhere() -> None:
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), (page.name, target)
+
+
+def test_files_stay_small() -> None:
+    for path in (ROOT / "src").rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 400, path
+        ast.parse(path.read_text())

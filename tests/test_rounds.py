@@ -1,0 +1,141 @@
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms import fedavg, fedprox
+from fedatlas.client import LocalWork
+from fedatlas.errors import UsageError
+from fedatlas.optimizers import SGD
+from fedatlas.rounds import initial_state, play_round
+from fedatlas.simulate import Simulator
+from fedatlas.types import Assignment, Upload
+from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
+
+
+def test_fedavg_weighs_clients_by_their_examples() -> None:
+    """One step at w = 0, lr 0.1, x = 2: client 0 (one example, label 0) has gradient -1 and ends at 0.1; client 1
+    (three examples, label 1) has gradient +1 and ends at -0.1. Mean by examples: (1 * 0.1 + 3 * -0.1) / 4 = -0.05."""
+    federation = line_federation(([2], [0]), ([2, 2, 2], [1, 1, 1]))
+    algorithm = fedavg().with_optimizer(SGD(lr=0.1))
+    state, records, _ = play(algorithm, Line(), federation)
+    assert state.shared["head.weight"].item() == pytest.approx(-0.05)
+    assert records[0].weights == {0: 0.25, 1: 0.75}
+
+
+def test_proximal_term_pulls_towards_the_received_model() -> None:
+    """Two steps, lr 0.1, mu 2, x = 2, label 0, from w = 0. Step 1: the pull is 0, w = 0.1. Step 2: the gradient of
+    cross-entropy is -2 / (1 + e^{0.2}) = -0.900332, the pull is 2 * 0.1 = 0.2: w = 0.1 + 0.1 * 0.700332 = 0.170033."""
+    federation = line_federation(([2], [0]))
+    algorithm = fedprox(mu=2.0).with_optimizer(SGD(lr=0.1))
+    state, _, _ = play(algorithm, Line(), federation, work=LocalWork(epochs=2))
+    assert state.shared["head.weight"].item() == pytest.approx(0.1700332, abs=1e-6)
+
+
+def test_fedprox_without_pull_is_fedavg_bit_for_bit() -> None:
+    federation = blob_federation()
+    plain, _, _ = play(fedavg(), Norms(), federation, rounds=3)
+    without, _, _ = play(fedprox(mu=0.0), Norms(), federation, rounds=3)
+    assert same_bits(plain.shared, without.shared)
+    assert same_bits(plain.buffers, without.buffers)
+
+
+def test_one_client_and_one_epoch_equal_centralised_training() -> None:
+    federation = blob_federation(num_clients=1)
+    work = LocalWork(epochs=1, batch_size=8)
+    torch_model = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+    head = nn.Linear(8, 3)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = torch_model, head
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            features = self.body(x)
+            return features, self.head(features)
+
+    model = Net()
+    start = {k: v.detach().clone() for k, v in model.state_dict().items()}
+    state, _, simulator = play(fedavg().with_optimizer(SGD(lr=0.1)), model, federation, work=work)
+
+    from fedatlas.client import minibatches, open_local
+
+    model.load_state_dict(start)
+    shared, buffers = simulator.runner.bench.shared()
+    assignment = Assignment(round=1, rounds=1, client=0, shared=shared, buffers=buffers)
+    runner = simulator.runner
+    local = open_local(runner.algorithm, work, assignment, runner.bench, {}, runner.data(0), 0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in minibatches(local, skip_single=False):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch.inputs)[1], batch.labels).backward()
+        optimizer.step()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(state.shared[name], value, rtol=1e-6, atol=1e-7)
+
+
+def test_partial_participation_draws_distinct_clients_and_never_held_out_ones() -> None:
+    federation = blob_federation(num_clients=8, held_out=2)
+    _, records, _ = play(fedavg(), Norms(), federation, rounds=10, cohort=3)
+    assert all(len(set(record.cohort)) == 3 for record in records)
+    assert all(max(record.cohort) < 6 for record in records)
+    assert len({record.cohort for record in records}) > 1
+
+
+@pytest.mark.parametrize("cohort", [0, 7, 100])
+def test_a_cohort_the_federation_cannot_fill_is_refused(cohort: int) -> None:
+    federation = blob_federation(num_clients=8, held_out=2)
+    with Simulator(fedavg(), Norms(), federation, workers=1) as simulator:
+        shared, buffers = simulator.runner.bench.shared()
+        state = initial_state(fedavg(), shared, buffers, simulator.roster)
+        with pytest.raises(UsageError, match=f"between 1 and the 6 clients that may train, got {cohort}"):
+            play_round(fedavg(), state, simulator.roster, simulator, cohort_size=cohort, rounds=1, seed=0)
+
+
+class Dropping(Simulator):
+    """Loses the answer of one client."""
+
+    lost = 1
+
+    def train(self, assignments: Sequence[Assignment]) -> list[Upload]:
+        return super().train([a for a in assignments if a.client != self.lost])
+
+
+def test_a_client_that_does_not_answer_is_left_out_of_the_weights() -> None:
+    federation = line_federation(([2], [0]), ([2, 2], [1, 1]), ([2, 2, 2], [1, 1, 1]))
+    algorithm = fedavg().with_optimizer(SGD(lr=0.1))
+    with Dropping(algorithm, Line(), federation, workers=1) as simulator:
+        shared, buffers = simulator.runner.bench.shared()
+        state = initial_state(algorithm, shared, buffers, simulator.roster)
+        state, record = play_round(algorithm, state, simulator.roster, simulator, cohort_size=3, rounds=1, seed=0)
+    assert record.weights == {0: 0.25, 2: 0.75}
+    assert state.shared["head.weight"].item() == pytest.approx(-0.05)
+
+
+def test_integer_counters_are_never_averaged_and_statistics_are() -> None:
+    state, _, simulator = play(fedavg(), Norms(), blob_federation(), rounds=2)
+    assert set(state.buffers) == {"norm.running_mean", "norm.running_var"}
+    assert not any("num_batches_tracked" in name for name in simulator.runner.bench.buffers)
+    assert not torch.equal(state.buffers["norm.running_mean"], torch.zeros(8))
+
+
+def test_kept_buffers_stay_with_their_client() -> None:
+    algorithm = fedavg().with_buffers("keep")
+    state, _, simulator = play(algorithm, Norms(), blob_federation(), rounds=1)
+    assert state.buffers == {}
+    means = [simulator.memory[c]["personal"]["norm.running_mean"] for c in range(6)]
+    assert len({tuple(mean.tolist()) for mean in means}) == 6
+
+
+def test_two_parts_of_one_name_are_refused() -> None:
+    with pytest.raises(UsageError, match="two parts of its objective are named 'cross_entropy'"):
+        Algorithm(name="twice", objective=fedavg().objective * 2)
+
+
+def test_an_unknown_buffer_policy_is_refused() -> None:
+    with pytest.raises(UsageError, match="'average', 'keep' or 'none', got 'drop'"):
+        replace(fedavg().split, buffers="drop")  # type: ignore[arg-type]

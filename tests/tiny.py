@@ -1,0 +1,114 @@
+"""Models and federations small enough to work out by hand."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.client import LocalWork
+from fedatlas.data.dataset import Dataset
+from fedatlas.data.federation import Client, Federation
+from fedatlas.rounds import RoundRecord, ServerState, initial_state, play_round
+from fedatlas.seeds import generator
+from fedatlas.simulate import Simulator
+
+
+class Line(nn.Module):
+    """One parameter w: logits (w x, 0). At w = 0 the gradient of label 0 is -x/2, of label 1 it is +x/2."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        super().__init__()
+        self.head = nn.Linear(1, 1, bias=False)
+        nn.init.constant_(self.head.weight, start)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logit = self.head(x)
+        return x, torch.cat([logit, torch.zeros_like(logit)], 1)
+
+
+class Norms(nn.Module):
+    """A body with batch normalisation and dropout, and a head."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.body = nn.Linear(4, 8)
+            self.norm = nn.BatchNorm1d(8)
+            self.drop = nn.Dropout(0.2)
+            self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.drop(torch.relu(self.norm(self.body(x))))
+        return features, self.head(features)
+
+
+def line_federation(*clients: tuple[Sequence[float], Sequence[int]]) -> Federation:
+    """Clients given as (inputs, labels), each tested on its training data."""
+    inputs = torch.tensor([[x] for xs, _ in clients for x in xs], dtype=torch.float32)
+    labels = torch.tensor([y for _, ys in clients for y in ys])
+    data = Dataset(name="line", inputs=inputs, labels=labels, classes=("up", "down"))
+    members, start = [], 0
+    for i, (xs, _) in enumerate(clients):
+        own = torch.arange(start, start + len(xs))
+        members.append(Client(name=f"client-{i}", train=own, test=own, domain="even" if i % 2 == 0 else "odd"))
+        start += len(xs)
+    return Federation(data=data, clients=tuple(members), partition="by hand")
+
+
+def blob_federation(num_clients: int = 6, held_out: int = 0, seed: int = 0) -> Federation:
+    """Clients of unequal sizes with shifted, learnable blobs of three classes in four dimensions."""
+    rng = generator(seed, "blobs")
+    centres = 2 * torch.randn(3, 4, generator=rng)
+    inputs, labels, members, start = [], [], [], 0
+    for i in range(num_clients):
+        size = 20 + 7 * (i % 4)
+        y = torch.randint(3, (size,), generator=rng)
+        shift = 0.7 * torch.randn(4, generator=rng)
+        inputs.append(centres[y] + shift + torch.randn(size, 4, generator=rng))
+        labels.append(y)
+        own = torch.arange(start, start + size)
+        members.append(
+            Client(
+                name=f"client-{i}",
+                train=own[: -size // 4],
+                test=own[-size // 4 :],
+                domain="AB"[i % 2],
+                held_out=i >= num_clients - held_out,
+            )
+        )
+        start += size
+    data = Dataset(name="blobs", inputs=torch.cat(inputs), labels=torch.cat(labels), classes=("a", "b", "c"))
+    return Federation(data=data, clients=tuple(members), partition="blobs")
+
+
+def play(
+    algorithm: Algorithm,
+    model: nn.Module,
+    federation: Federation,
+    *,
+    rounds: int = 1,
+    cohort: int | None = None,
+    work: LocalWork | None = None,
+    workers: int = 1,
+    seed: int = 0,
+) -> tuple[ServerState, list[RoundRecord], Simulator]:
+    """Play rounds and return the last state, the records and the (closed) simulator."""
+    records = []
+    with Simulator(algorithm, model, federation, work=work, seed=seed, workers=workers) as simulator:
+        shared, buffers = simulator.runner.bench.shared()
+        state = initial_state(algorithm, shared, buffers, simulator.roster)
+        for _ in range(rounds):
+            size = cohort or len(federation.training_ids)
+            state, record = play_round(
+                algorithm, state, simulator.roster, simulator, cohort_size=size, rounds=rounds, seed=seed
+            )
+            simulator.commit()
+            records.append(record)
+    return state, records, simulator
+
+
+def same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    """Tell whether two dictionaries hold the same names with the same bits."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
