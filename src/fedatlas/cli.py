@@ -84,7 +84,7 @@ def train(
 
 @app.command()
 def compare(
-    algorithms: Annotated[list[str], typer.Argument(help="Names of algorithms.")],
+    algorithms: Annotated[list[str], typer.Argument(help="Names of algorithms, or `all`.")],
     config: ConfigOption = None,
     set_: SetOption = None,
     data: DataOption = None,
@@ -99,13 +99,14 @@ def compare(
     overwrite: OverwriteOption = False,
 ) -> None:
     """Train several algorithms on the same clients and print one table."""
+    from fedatlas.algorithms import ALGORITHMS
     from fedatlas.config import Config
     from fedatlas.report import write_report
 
     with friendly():
         runs = []
         top = folder or Path("runs") / "compare"
-        for name in algorithms:
+        for name in ALGORITHMS if algorithms == ["all"] else algorithms:
             for seed in _seed_list(seeds):
                 sections = _sections(name, data, data_folder, model, rounds, seed)
                 settings = Config.load(config, set_ or (), **sections)

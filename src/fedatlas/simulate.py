@@ -28,7 +28,7 @@ from fedatlas.seeds import generator
 from fedatlas.types import Assignment, ClientInfo, ClientScore, Memory, Tensors, Upload
 from fedatlas.workers import Task, WorkerPool, fork_available
 
-EVALUATION_BATCH = 500
+EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
 """Fixed, so that an evaluation's bits do not depend on the number of workers."""
 
 
@@ -76,7 +76,8 @@ class ClientRunner:
         self.bench.model.eval()
         data = self.data(client)
         rng = generator(self.seed, "evaluation", data.name, device=data.labels.device)
-        scores = [self._score(data, indices, rng) for indices in data.client.test.split(EVALUATION_BATCH)]
+        size = EVALUATION_BATCH[data.labels.device.type]
+        scores = [self._score(data, indices, rng) for indices in data.client.test.split(size)]
         correct, losses = (torch.cat(column) for column in zip(*scores, strict=True))
         return client_score(client, correct, losses)
 
@@ -120,7 +121,7 @@ class Simulator:
         """Clients whose memory changed since somebody last cleared this set."""
         self._pending: dict[int, Memory] = {}
         self.workers = choose_workers(workers, self.device, len(federation.training_ids))
-        with one_thread(self.device):
+        with repeatable(self.device):
             self.pool = WorkerPool(self.runner, self.workers) if self.workers > 1 else None
             introductions = self._run([Task("introduce", (client,)) for client in range(len(federation))])
         self.roster: list[ClientInfo] = [
@@ -166,7 +167,7 @@ class Simulator:
         if together:
             # Clients of one domain often share its test set: every example is scored once.
             examples = torch.cat([self.federation.clients[c].test for c in together]).unique()
-            chunks = examples.split(EVALUATION_BATCH)
+            chunks = examples.split(EVALUATION_BATCH[self.device.type])
         newcomer = self._mean_personal()
         tasks = [Task("score_examples", (shared, buffers, chunk), cost=len(chunk)) for chunk in chunks]
         for c in alone:
@@ -199,7 +200,7 @@ class Simulator:
         return Task(method, (assignment, self.memory.get(assignment.client, {})), cost=cost)
 
     def _run(self, tasks: Sequence[Task]) -> list[Any]:
-        with one_thread(self.device):
+        with repeatable(self.device):
             if self.pool is not None:
                 return self.pool.run(tasks)
             return [getattr(self.runner, task.method)(*task.arguments) for task in tasks]
@@ -218,12 +219,17 @@ def choose_workers(workers: int | None, device: torch.device, num_clients: int) 
 
 
 @contextmanager
-def one_thread(device: torch.device) -> Iterator[None]:
-    """Compute with one thread: sums then have one order, and processes do not fight for cores."""
-    before = torch.get_num_threads()
-    if device.type != "cpu" or before == 1:
-        yield
+def repeatable(device: torch.device) -> Iterator[None]:
+    """Compute so that the bits repeat.
+
+    On a CPU with one thread: sums then have one order, and processes do not fight for cores. On a GPU with those of
+    cuDNN's algorithms that add in a fixed order.
+    """
+    if device.type == "cuda":
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+            yield
         return
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
