@@ -100,7 +100,7 @@ def inside_transformation() -> bool:
 
     Fused operations that ``vmap`` has no rule for give way to plain ones then. torch has no public way to ask.
     """
-    return False
+    return maybe_current_level() is not None
 
 
 def attention_kernel() -> AbstractContextManager[None]:
