@@ -122,7 +122,7 @@ def compare(
 def demo(
     folder: FolderOption = None,
     workers: WorkersOption = None,
-    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds.")] = 25,
+    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds.")] = 15,
 ) -> None:
     """Train all algorithms on the embedded digits, print one table and write a report."""
     from fedatlas.demo import run_demo
@@ -215,9 +215,10 @@ def print_results(runs: list[Any]) -> None:
     from fedatlas.report import results_table
 
     rows = results_table(runs)
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", caption="accuracies in percent")
+    table.caption_justify = "left"
     for i, title in enumerate(rows[0]):
-        table.add_column(title, justify="left" if i == 0 else "right")
+        table.add_column(title.replace("_", " "), justify="left" if i == 0 else "right")
     for row in rows:
         table.add_row(*row.values())
     output.print(table)

@@ -1,40 +1,39 @@
 """The demo: every algorithm on the embedded digits, domains imbalanced, some clients held out."""
 
 from pathlib import Path
+from typing import Any
 
-from fedatlas.algorithms import ALGORITHMS, build_algorithm
+from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import Config
 from fedatlas.progress import make_progress
 from fedatlas.report import write_report
 from fedatlas.runs import Run
 from fedatlas.training import train_run
 
-DEMO = {
+DEMO: dict[str, Any] = {
     "data": {
         "source": "digits",
         "partition": {"name": "domain-imbalance", "factor": 5},
         "test": "domain",
         "held_out": 3,
     },
-    "model": {"name": "cnn"},
+    "model": {"name": "cnn", "width": 16, "norm": "batch"},
     "optimizer": {"name": "sgd", "lr": 0.05},
-    "training": {"epochs": 1, "batch_size": 32},
 }
 
 
-def run_demo(folder: Path, *, workers: int | None = None, rounds: int = 25) -> tuple[list[Run], Path]:
+def run_demo(folder: Path, *, workers: int | None = None, rounds: int = 15) -> tuple[list[Run], Path]:
     """Train all algorithms on the same clients; return the runs and the report."""
-    config = Config.load(None, (f"training.rounds={rounds}",), **DEMO)
-    federation = config.federation()
-    model, options = config.model()
+    training = {"rounds": rounds, "evaluate_every": 3}
+    configs = {name: Config.load(**DEMO, training=training, algorithm={"name": name}) for name in ALGORITHMS}
+    federation = next(iter(configs.values())).federation()
     runs = []
-    for name in ALGORITHMS:
-        config = Config.load(None, (f"training.rounds={rounds}",), **DEMO, algorithm={"name": name})
-        algorithm = config.algorithm()
+    for name, config in configs.items():
+        model, options = config.model()
         runs.append(
             train_run(
                 federation,
-                algorithm,
+                config.algorithm(),
                 model=model,
                 model_options=options,
                 work=config.work(),
@@ -45,7 +44,8 @@ def run_demo(folder: Path, *, workers: int | None = None, rounds: int = 25) -> t
                 folder=folder / name,
                 resume=False,
                 overwrite=True,
-                progress=make_progress(None, build_algorithm(name).name, rounds),
+                progress=make_progress(None, name, rounds),
+                config=config.to_toml(),
             )
         )
     return runs, write_report(runs, folder / "report.html", title="fedatlas demo")

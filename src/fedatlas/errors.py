@@ -1,10 +1,11 @@
 """The exceptions of fedatlas.
 
     FedatlasError
-    ├── UsageError        a setting, name or argument is wrong (also a ValueError)
-    ├── DataError         the data cannot be used as it is (also a ValueError)
-    ├── TrainingError     a client's training broke: names client, round and stage
-    └── RunFolderError    a run's folder cannot be written, read or trusted (also an OSError)
+    ├── UsageError            a setting, name or argument is wrong (also a ValueError)
+    ├── DataError             the data cannot be used as it is (also a ValueError)
+    ├── TrainingError         a client's training broke: names client, round and stage
+    ├── RunFolderError        a run's folder cannot be written, read or trusted (also an OSError)
+    └── AlgorithmCheckError   an algorithm breaks a promise that every algorithm must keep
 
 Every message says what is wrong, where, what was got, and what to do.
 """
@@ -43,6 +44,10 @@ def _training_error(message: str, client: str, round: int, stage: str) -> Traini
 
 class RunFolderError(FedatlasError, OSError):
     """A run's folder cannot be written, read or trusted."""
+
+
+class AlgorithmCheckError(FedatlasError):
+    """An algorithm breaks a promise that every algorithm must keep."""
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UsageError:

@@ -13,22 +13,24 @@ def find_head(model: nn.Module) -> nn.Module:
     >>> find_head(nn.ModuleDict({"body": nn.Linear(4, 8), "head": nn.Linear(8, 3)}))
     Linear(in_features=8, out_features=3, bias=True)
     """
-    found = [
-        (path.count("."), path, module)
+    found: dict[str, nn.Module] = {
+        path: module
         for path, module in model.named_modules()
         if path.rpartition(".")[2] == HEAD and any(True for _ in module.parameters())
-    ]
+    }
+    where = type(model).__name__
     if not found:
         raise UsageError(
-            f"{type(model).__name__} has no module named {HEAD!r} with parameters. "
+            f"{where} has no module named {HEAD!r} with parameters. "
             f"Name its classifier so (self.{HEAD} = ...), as the models of fedatlas do."
         )
-    depth = min(depth for depth, _, _ in found)
-    outermost = [(path, module) for level, path, module in found if level == depth]
+    depth = min(path.count(".") for path in found)
+    outermost = [path for path in found if path.count(".") == depth]
     if len(outermost) > 1:
-        paths = ", ".join(path for path, _ in outermost)
-        raise UsageError(f"{type(model).__name__} has several modules named {HEAD!r} ({paths}). Name only its classifier so.")
-    return outermost[0][1]
+        raise UsageError(
+            f"{where} has several {HEAD!r} modules ({', '.join(outermost)}). Rename all but its classifier."
+        )
+    return found[outermost[0]]
 
 
 def head_parameters(model: nn.Module) -> list[str]:

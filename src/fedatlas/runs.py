@@ -115,7 +115,8 @@ class RunWriter:
         self._files = {}
 
     def _clear(self) -> None:
-        for path in [*(self.folder / name for name in RECORDS), *self.checkpoints.folder.iterdir()]:
+        stale = (*RECORDS, "portraits.npz", "report.html")
+        for path in [*(self.folder / name for name in stale), *self.checkpoints.folder.iterdir()]:
             path.unlink(missing_ok=True)
 
     def _write_failed(self, name: str, error: OSError) -> RunFolderError:
@@ -166,7 +167,7 @@ class Run:
     @property
     def evaluations(self) -> list[dict[str, Any]]:
         """The rounds that were evaluated."""
-        return [entry for entry in self.rounds if "evaluation" in entry]
+        return [entry for entry in self.rounds if entry.get("evaluation")]
 
     @property
     def last(self) -> dict[str, Any]:
@@ -196,7 +197,7 @@ class Run:
 
     def report(self, path: Path | str | None = None) -> Path:
         """Write the run's report, one HTML file that needs nothing else, and return its path."""
-        from fedatlas.report import write_report  # matplotlib takes a second to import
+        from fedatlas.report import write_report  # the report reads runs: a circle otherwise
 
         return write_report([self], Path(path) if path else self.folder / "report.html")
 

@@ -307,6 +307,7 @@ def resolve(
     return {
         "federation": {
             "data": federation.name,
+            "kind": federation.data.kind,
             "partition": federation.partition,
             "classes": list(federation.data.classes),
             "fingerprint": fingerprint(federation),

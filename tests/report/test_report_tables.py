@@ -1,0 +1,100 @@
+from pathlib import Path
+
+import pytest
+
+from fedatlas.errors import UsageError
+from fedatlas.report import results_table
+from report.run_folders import FOUR, client, four_correct, write_run
+
+
+def test_the_figures_are_those_of_the_last_evaluation(tmp_path: Path) -> None:
+    """Accuracies .9, .7 (domain x) and .5 (domain y, twice the examples); Dora is held out.
+
+    accuracy (90 + 70 + 100) / 400 = .65; domain mean (.8 + .5) / 2 = .65; sigma_type |.8 - .5| / 2 = .15;
+    sigma_client sqrt((.2^2 + 0 + .2^2) / 3) = .1633; best in round 2: (100 + 70 + 100) / 400 = .675.
+    """
+    run = write_run(tmp_path / "run", FOUR, four_correct, rounds=3, seconds=0.5)
+    assert results_table([run]) == [
+        {
+            "algorithm": "fedavg",
+            "accuracy": "65.00",
+            "domain mean": "65.00",
+            "worst domain": "50.00",
+            "sigma_type": "15.00",
+            "sigma_client": "16.33",
+            "worst client": "50.00",
+            "held out": "30.00",
+            "best": "67.50",
+            "best round": "2",
+            "seconds": "1.5",
+        }
+    ]
+
+
+def test_seeds_of_one_algorithm_become_mean_and_sample_deviation(tmp_path: Path) -> None:
+    """Accuracies .6 and .8: mean .7, deviation sqrt(2 * .1^2 / 1) = .1414; 1 and 3 seconds: 2 ± 1.4142."""
+    low = write_run(tmp_path / "low", [client("a")], lambda r, c: 60, seed=0, rounds=1, seconds=1)
+    high = write_run(tmp_path / "high", [client("a")], lambda r, c: 80, seed=1, rounds=1, seconds=3)
+    (row,) = results_table([low, high])
+    assert row["runs"] == "2"
+    assert row["accuracy"] == "70.00 ± 14.14"
+    assert row["seconds"] == "2.0 ± 1.4"
+
+
+def test_folds_and_partition_seeds_are_repetitions_but_partitions_are_not(tmp_path: Path) -> None:
+    lines = ["Dirichlet(alpha=1), seed 0", "Dirichlet(alpha=1), seed 7, fold 1 of 5", "Dirichlet(alpha=2), seed 0"]
+    runs = [
+        write_run(tmp_path / str(i), [client("a")], lambda r, c: 60, partition=line, fingerprint=line)
+        for i, line in enumerate(lines)
+    ]
+    rows = results_table(runs)
+    assert [row["runs"] for row in rows] == ["2", "1"]
+    assert rows[1]["algorithm"] == "fedavg (partition=Dirichlet(alpha=2))"
+
+
+def test_one_algorithm_under_two_settings_is_told_apart_by_them(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / str(mu), [client("a")], lambda r, c: 60, algorithm="fedprox", options={"mu": mu})
+        for mu in (0.1, 1.0)
+    ]
+    assert [row["algorithm"] for row in results_table(runs)] == ["fedprox (mu=0.1)", "fedprox (mu=1)"]
+
+
+def test_best_rounds_of_several_seeds_are_a_span(tmp_path: Path) -> None:
+    early = write_run(tmp_path / "early", [client("a")], lambda r, c: 90 - r, seed=0, rounds=4)
+    late = write_run(tmp_path / "late", [client("a")], lambda r, c: 50 + r, seed=1, rounds=4)
+    assert results_table([early, late])[0]["best round"] == "1–4"
+
+
+def test_columns_that_no_run_has_are_left_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [client("a"), client("b")], lambda r, c: 50)
+    (row,) = results_table([run])
+    assert not {"domain mean", "worst domain", "sigma_type", "held out"} & row.keys()
+
+
+def test_all_rows_have_the_same_keys_and_a_dash_where_a_run_has_no_figure(tmp_path: Path) -> None:
+    done = write_run(tmp_path / "done", FOUR, four_correct)
+    begun = write_run(tmp_path / "begun", FOUR, four_correct, algorithm="fedprox", evaluated=[])
+    rows = results_table([done, begun])
+    assert rows[0].keys() == rows[1].keys()
+    assert (rows[1]["accuracy"], rows[1]["held out"], rows[1]["best round"]) == ("–", "–", "–")
+
+
+def test_a_run_whose_clients_have_no_test_data_has_no_figures(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [client("a")], lambda r, c: 50, rounds=1)
+    (tmp_path / "run" / "rounds.jsonl").write_text(
+        '{"round": 1, "cohort": [0], "answered": [0], "train_loss": 1.0, "evaluation": {}}\n'
+    )
+    assert results_table([run])[0]["accuracy"] == "–"
+
+
+def test_other_data_in_one_table_is_refused(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "one", [client("a")], lambda r, c: 50)
+    other = write_run(tmp_path / "other", [client("a")], lambda r, c: 50, data="else")
+    with pytest.raises(UsageError, match="same data"):
+        results_table([one, other])
+
+
+def test_no_run_is_refused() -> None:
+    with pytest.raises(UsageError, match="at least one run"):
+        results_table([])
