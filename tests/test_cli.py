@@ -109,3 +109,12 @@ def test_ctrl_c_says_how_to_resume(arrays: Path, tmp_path: Path) -> None:
     assert f"fedatlas train --folder {folder} --resume" in said
     kept = Run(folder)
     assert kept.checkpoint().state.round == len(kept.rounds) > 0
+
+
+def test_runs_side_by_side_have_the_same_bits(arrays: Path, tmp_path: Path) -> None:
+    for folder, jobs in (("one", 1), ("two", 2)):
+        result = invoke("compare", "fedavg", "fedprox", "--data", arrays, *SMALL, "-j", jobs, "-f", tmp_path / folder)
+        assert result.exit_code == 0, result.output
+    for name in ("fedavg-0", "fedprox-0"):
+        records = [(tmp_path / folder / name / "clients.jsonl").read_bytes() for folder in ("one", "two")]
+        assert records[0] == records[1]

@@ -23,6 +23,7 @@ OPTIONS = {
         "model",
         "rounds",
         "seeds",
+        "jobs",
         "device",
         "workers",
         "folder",

@@ -2,7 +2,29 @@
 
 from fedatlas.aggregation import ServerRule
 from fedatlas.algorithm import Algorithm
-from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg, fedprox
+from fedatlas.algorithms import (
+    ALGORITHMS,
+    afl,
+    build_algorithm,
+    clustered,
+    fedavg,
+    fedavgm,
+    fedbn,
+    feddisco,
+    feddyn,
+    fediir,
+    fedlc,
+    fedmix,
+    fedper,
+    fedprox,
+    fedsam,
+    harmofl,
+    moon,
+    qffl,
+    scaffold,
+    term,
+)
+from fedatlas.checking import check_algorithm
 from fedatlas.client import LocalWork
 from fedatlas.config import Config
 from fedatlas.data import (
@@ -25,7 +47,7 @@ from fedatlas.data import (
     from_table,
     load_dataset,
 )
-from fedatlas.errors import DataError, FedatlasError, RunFolderError, TrainingError, UsageError
+from fedatlas.errors import AlgorithmCheckError, DataError, FedatlasError, RunFolderError, TrainingError, UsageError
 from fedatlas.models import build_model
 from fedatlas.objectives import Batch, CrossEntropy, Output, Term
 from fedatlas.optimizers import SGD, Adam, LocalOptimizer
@@ -42,6 +64,7 @@ __all__ = [
     "SGD",
     "Adam",
     "Algorithm",
+    "AlgorithmCheckError",
     "Batch",
     "ByDomain",
     "ByExamples",
@@ -77,15 +100,32 @@ __all__ = [
     "Uniform",
     "UsageError",
     "Weighting",
+    "afl",
     "build_algorithm",
     "build_model",
+    "check_algorithm",
+    "clustered",
     "fedavg",
+    "fedavgm",
+    "fedbn",
+    "feddisco",
+    "feddyn",
     "federate",
+    "fediir",
+    "fedlc",
+    "fedmix",
+    "fedper",
     "fedprox",
+    "fedsam",
     "from_arrays",
     "from_image_folder",
     "from_npz",
     "from_table",
+    "harmofl",
     "load_dataset",
+    "moon",
+    "qffl",
+    "scaffold",
+    "term",
     "train",
 ]

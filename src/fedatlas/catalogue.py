@@ -10,7 +10,7 @@ from fedatlas.optimizers import OPTIMIZERS
 
 
 def _first_line(thing: object) -> str:
-    return (inspect.getdoc(thing) or "").split("\n")[0]
+    return (inspect.getdoc(thing) or "").split("\n")[0].replace("``", "")
 
 
 CATALOGUES: dict[str, Callable[[], dict[str, str]]] = {

@@ -30,10 +30,8 @@ from fedatlas.rehearsal import (
     Kind,
     Play,
     checking,
-    copies,
     difference,
     failed,
-    flat,
     tiny_federation,
     tiny_model,
 )
@@ -109,7 +107,7 @@ def _check_description(algorithm: Algorithm) -> None:
     """Every part is a frozen dataclass with a name, and the whole can be written down."""
     slots = (algorithm.sampler, *algorithm.objective, *algorithm.weighting, *algorithm.server)
     for part in (*slots, algorithm.split, algorithm.optimizer, *algorithm.extensions):
-        if not is_dataclass(part) or not part.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        if not is_dataclass(part) or not getattr(part, "__dataclass_params__").frozen:  # noqa: B009
             what = f"{type(part).__name__} is not a frozen dataclass"
             do = "Write @dataclass(frozen=True, kw_only=True) above it and make its settings fields."
             raise failed(algorithm, "description", what, do)
@@ -207,22 +205,23 @@ def _check_resumes(trial: _Trial, whole: Play) -> None:
 
 
 def _check_missing_answer(trial: _Trial) -> None:
-    """A client's answer is lost: the others' count, and the client is as it was."""
+    """A client's answer is lost: the others' count, and all is as if the client had never begun the round."""
     if trial.num_clients == 1:
         return
-    lost = trial.federation.training_ids[-1]
+    plays = []
     with checking(trial.algorithm, "missing answer", "Go by cohort.uploads and not by who was asked."):
-        play = trial.start()
-        play.round(trial.num_clients)
-        play.simulator.lost = lost
-        before = copies(flat("memory", play.simulator.memory.get(lost, {})))
-        play.round(trial.num_clients)
-        after = flat("memory", play.simulator.memory.get(lost, {}))
-        play.simulator.lost = None
-        play.round(trial.num_clients)
-    if where := difference(before, after):
-        what = f"a client whose answer was lost has another {where}"
-        raise failed(trial.algorithm, "missing answer", what, "Remember on the client only by local.memory.")
+        for in_vain in (True, False):
+            play = trial.start()
+            play.round(trial.num_clients)
+            play.simulator.lost, play.simulator.in_vain = trial.federation.training_ids[-1], in_vain
+            play.round(trial.num_clients)
+            play.simulator.lost = None
+            play.round(trial.num_clients)
+            plays.append(play)
+    if where := _unlike(*plays):
+        what = f"a client whose answer was lost leaves a trace, first in {where}"
+        do = "Let a client remember by local.memory only, which a lost round does not change."
+        raise failed(trial.algorithm, "missing answer", what, do)
 
 
 def _check_cohorts(trial: _Trial) -> None:

@@ -92,6 +92,7 @@ def compare(
     model: ModelOption = None,
     rounds: RoundsOption = None,
     seeds: Annotated[str, typer.Option("--seeds", help="Seeds, comma separated; figures are then mean ± std.")] = "0",
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs at a time; each small run leaves a GPU room.")] = 1,
     device: DeviceOption = "cpu",
     workers: WorkersOption = None,
     folder: FolderOption = None,
@@ -104,16 +105,19 @@ def compare(
     from fedatlas.report import write_report
 
     with friendly():
-        runs = []
         top = folder or Path("runs") / "compare"
-        for name in ALGORITHMS if algorithms == ["all"] else algorithms:
-            for seed in _seed_list(seeds):
-                sections = _sections(name, data, data_folder, model, rounds, seed)
-                settings = Config.load(config, set_ or (), **sections)
-                where = top / f"{name}-{seed}"
-                runs.append(
-                    run_config(settings, where, device=device, workers=workers, resume=resume, overwrite=overwrite)
-                )
+        settings = {
+            top / f"{name}-{seed}": Config.load(
+                config, set_ or (), **_sections(name, data, data_folder, model, rounds, seed)
+            )
+            for name in (ALGORITHMS if algorithms == ["all"] else algorithms)
+            for seed in _seed_list(seeds)
+        }
+        machine: dict[str, Any] = {"device": device, "workers": workers, "resume": resume, "overwrite": overwrite}
+        if jobs > 1:
+            runs = run_side_by_side(settings, jobs, machine)
+        else:
+            runs = [run_config(one, where, **machine) for where, one in settings.items()]
         print_results(runs)
         output.print(f"report: {write_report(runs, top / 'report.html')}", highlight=False, soft_wrap=True)
 
@@ -169,7 +173,16 @@ def report(
         output.print(f"report: {write_report(found, to or runs[0] / 'report.html')}", highlight=False, soft_wrap=True)
 
 
-def run_config(config: Any, folder: Path, *, device: str, workers: int | None, resume: bool, overwrite: bool) -> Any:
+def run_config(
+    config: Any,
+    folder: Path,
+    *,
+    device: str,
+    workers: int | None,
+    resume: bool,
+    overwrite: bool,
+    show: bool | None = None,
+) -> Any:
     """Train what a config says, and say how to resume when it is interrupted."""
     from fedatlas.progress import make_progress
     from fedatlas.training import train_run
@@ -191,7 +204,7 @@ def run_config(config: Any, folder: Path, *, device: str, workers: int | None, r
             folder=folder,
             resume=resume,
             overwrite=overwrite,
-            progress=make_progress(None, algorithm.name, config.plan().rounds),
+            progress=make_progress(show, algorithm.name, config.plan().rounds),
             config=config.to_toml(),
         )
     except KeyboardInterrupt:
@@ -201,6 +214,27 @@ def run_config(config: Any, folder: Path, *, device: str, workers: int | None, r
             soft_wrap=True,
         )
         raise typer.Exit(130) from None
+
+
+def run_side_by_side(settings: dict[Path, Any], jobs: int, machine: dict[str, Any]) -> list[Any]:
+    """Train several configs at a time, each in a process of its own, and return the runs in the given order."""
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    from fedatlas.progress import Bar
+
+    # One thread of work a run: the runs share the cores, and their number does not change a bit.
+    machine = {**machine, "workers": machine["workers"] or 1}
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool, Bar("compare", len(settings)) as bar:
+        futures = [pool.submit(run_config, one, where, **machine, show=False) for where, one in settings.items()]
+        try:
+            for done, future in enumerate(futures, 1):
+                future.result()
+                bar.advance(done, {})
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return [future.result() for future in futures]
 
 
 def default_folder(config: Any) -> Path:

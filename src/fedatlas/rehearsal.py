@@ -87,6 +87,8 @@ class WatchedSimulator(Simulator):
         """The names under which something left a client."""
         self.lost: int | None = None
         """The client whose answer does not arrive."""
+        self.in_vain = True
+        """Whether that client trains all the same."""
         self.arrived: Sequence[Upload] = ()
         self.arrived_tensors: Tensors = {}
         """Copies of what the last answers held."""
@@ -102,7 +104,7 @@ class WatchedSimulator(Simulator):
         """Train, and note who spoke."""
         with self._untouched(assignments):
             for assignment in assignments:
-                if assignment.client == self.lost:  # it works, but in vain
+                if assignment.client == self.lost and self.in_vain:
                     self.runner.train(assignment, self.memory.get(assignment.client, {}))
             uploads = super().train([a for a in assignments if a.client != self.lost])
         self.spoke |= {name for upload in uploads for name in upload.notes}
@@ -184,9 +186,11 @@ class Play:
             raise failed(self.algorithm, "received tensors", f"{what}: {where}", do)
 
     def _check_form(self) -> None:
-        for key, tensor in self.tensors().items():
-            if not isinstance(tensor, Tensor) or tensor.requires_grad:
-                what = f"{key} is a {type(tensor).__name__}{' with a gradient' * isinstance(tensor, Tensor)}"
+        tensors = self.tensors()
+        copies(tensors)
+        for key, tensor in tensors.items():
+            if tensor.requires_grad:
+                what = f"{key} drags the graph of its gradient along"
                 raise failed(self.algorithm, "memory", what, "Remember detached tensors only.")
             # What a part remembers may be infinite on purpose, but never NaN.
             sound = ~tensor.isnan() if "memory" in key else tensor.isfinite()
@@ -226,7 +230,10 @@ def flat(title: str, memory: Memory) -> Tensors:
 
 
 def copies(tensors: Tensors) -> Tensors:
-    """Return copies of tensors."""
+    """Return copies of tensors, refusing what is none."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__} and not a tensor")
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 

@@ -5,13 +5,45 @@ from collections.abc import Callable
 from typing import Any
 
 from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms.afl import afl
+from fedatlas.algorithms.clustered import clustered
 from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.algorithms.fedavgm import fedavgm
+from fedatlas.algorithms.fedbn import fedbn
+from fedatlas.algorithms.feddisco import feddisco
+from fedatlas.algorithms.feddyn import feddyn
+from fedatlas.algorithms.fediir import fediir
+from fedatlas.algorithms.fedlc import fedlc
+from fedatlas.algorithms.fedmix import fedmix
+from fedatlas.algorithms.fedper import fedper
 from fedatlas.algorithms.fedprox import fedprox
+from fedatlas.algorithms.fedsam import fedsam
+from fedatlas.algorithms.harmofl import harmofl
+from fedatlas.algorithms.moon import moon
+from fedatlas.algorithms.qffl import qffl
+from fedatlas.algorithms.scaffold import scaffold
+from fedatlas.algorithms.term import term
 from fedatlas.errors import UsageError, unknown_name
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedavg": fedavg,
+    "fedavgm": fedavgm,
     "fedprox": fedprox,
+    "feddyn": feddyn,
+    "moon": moon,
+    "fedlc": fedlc,
+    "fediir": fediir,
+    "feddisco": feddisco,
+    "scaffold": scaffold,
+    "clustered": clustered,
+    "qffl": qffl,
+    "afl": afl,
+    "term": term,
+    "harmofl": harmofl,
+    "fedsam": fedsam,
+    "fedmix": fedmix,
+    "fedper": fedper,
+    "fedbn": fedbn,
 }
 
 
@@ -35,4 +67,25 @@ def build_algorithm(name: str, **options: Any) -> Algorithm:
     return recipe(**options)
 
 
-__all__ = ["ALGORITHMS", "build_algorithm", "fedavg", "fedprox"]
+__all__ = [
+    "ALGORITHMS",
+    "afl",
+    "build_algorithm",
+    "clustered",
+    "fedavg",
+    "fedavgm",
+    "fedbn",
+    "feddisco",
+    "feddyn",
+    "fediir",
+    "fedlc",
+    "fedmix",
+    "fedper",
+    "fedprox",
+    "fedsam",
+    "harmofl",
+    "moon",
+    "qffl",
+    "scaffold",
+    "term",
+]

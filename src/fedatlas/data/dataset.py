@@ -46,7 +46,7 @@ class Dataset:
                 raise DataError(f"{self.name}: {title} must index {len(names)} names, got up to {int(values.max())}.")
 
         if self.is_test is not None and self.is_test.shape != self.labels.shape:
-            raise DataError(f"{self.name}: {len(self.is_test)} is_test entries for {len(self)} examples; give one each.")
+            raise DataError(f"{self.name}: {len(self.is_test)} is_test entries for {len(self)} examples; give all one.")
 
     def __len__(self) -> int:
         return len(self.labels)

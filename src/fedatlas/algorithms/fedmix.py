@@ -1,0 +1,141 @@
+"""FedMix. Yoon et al., FedMix: Approximation of Mixup under Mean Augmented Federated Learning, ICLR 2021.
+
+before training  each client sends means over groups of its examples, inputs x_g and labels y_g; all are pooled
+client loss      x' = (1 - lam) x;  mean over the batch of l1 + l2 + l3
+                 l1 = (1 - lam) cross-entropy(f(x'), y)
+                 l2 = lam cross-entropy(f(x'), y_g)
+                 l3 = lam <dl1/dx', x_g>
+server           as FedAvg
+
+This is Mixup with x_g, expanded to the first order around x'.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedatlas.aggregation import ServerRule
+from fedatlas.algorithm import Algorithm
+from fedatlas.client import ClientData, Local
+from fedatlas.errors import UsageError
+from fedatlas.objectives import Batch, Output, Term
+from fedatlas.seeds import generator
+from fedatlas.types import ClientInfo, Cohort, Roster, Tensors
+
+NAME = "mixed_cross_entropy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedCrossEntropy(Term):
+    """Cross-entropy of examples mixed with a mean of other clients' examples, to the first order."""
+
+    name: ClassVar[str] = NAME
+    lam: float = 0.05
+    """Share of the mean in the mixture; 0 is plain cross-entropy."""
+    per_sample: bool = False
+    """Draw a mean for each example and not one for the batch."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lam < 1:
+            raise UsageError(f"MixedCrossEntropy(lam) must be in [0, 1), got {self.lam}.")
+
+    def begin(self, local: Local) -> None:
+        """Take the means that the server sent."""
+        if self.lam > 0 and self.name not in local.notes:
+            raise UsageError("MixedCrossEntropy needs the means that a MeanPool among the server's rules sends.")
+
+    def prepare(self, local: Local, batch: Batch) -> Batch:
+        """Return the batch with its inputs scaled to x' = (1 - lam) x, ready for a gradient by them."""
+        return batch if self.lam == 0 else batch._replace(inputs=((1 - self.lam) * batch.inputs).requires_grad_())
+
+    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
+        """Return the mean of l1 + l2 + l3."""
+        if self.lam == 0:
+            return F.cross_entropy(output.logits, batch.labels)
+        inputs, labels = self._draw(local, batch)
+        first = (1 - self.lam) * F.cross_entropy(output.logits, batch.labels)
+        second = self.lam * F.cross_entropy(output.logits, labels.expand_as(output.logits))
+        (slope,) = torch.autograd.grad(first, batch.inputs, create_graph=True)
+        # The mean is already in the slope: l1 is averaged over the batch before the gradient is taken.
+        third = self.lam * (slope * inputs).sum()
+        return first + second + third
+
+    def _draw(self, local: Local, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return a mean input and label for the step, the same at every look at the batch."""
+        means = local.notes[self.name]
+        count = len(batch.labels) if self.per_sample else 1
+        rng = generator(local.seed, NAME, local.steps)
+        chosen = torch.randint(len(means["labels"]), (count,), generator=rng).to(batch.labels.device)
+        return means["inputs"][chosen], means["labels"][chosen]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanPool(ServerRule):
+    """Pools the clients' means and sends each client of a round some of them."""
+
+    name: ClassVar[str] = NAME
+    discloses: ClassVar[tuple[str, ...]] = ("means of groups of the client's training inputs, and of their labels",)
+    group: int | None = 2
+    """Examples that are averaged into one mean; None averages all that a client has."""
+    max_groups: int = 32
+    """The most means that a client shares."""
+    sent: int = 64
+    """The most means that a client receives in a round, drawn anew from the pool each time."""
+
+    def __post_init__(self) -> None:
+        if self.group is not None and self.group < 2:
+            raise UsageError(f"MeanPool(group) must be at least 2 (a mean of one is the example), got {self.group}.")
+        for title, value in (("max_groups", self.max_groups), ("sent", self.sent)):
+            if value < 1:
+                raise UsageError(f"MeanPool({title}) must be at least 1, got {value}.")
+
+    def introduce(self, data: ClientData) -> Tensors:
+        """Return means over disjoint random groups of a training client; examples that fill no group are not sent."""
+        if data.federation.data.kind == "tokens":
+            raise UsageError(f"fedmix averages inputs; {data.federation.name} holds tokens. Choose another algorithm.")
+        size = self.group or data.num_examples
+        if data.client.held_out or data.num_examples < max(size, 2):
+            return {}
+        device = data.labels.device
+        rng = generator(0, NAME, data.name, device=device)
+        order = torch.randperm(data.num_examples, generator=generator(0, NAME, "groups", data.name)).to(device)
+        count = min(len(order) // size, self.max_groups)
+        batches = [data.batch(own, rng) for own in data.client.train[order[: count * size]].split(size)]
+        classes = len(data.federation.data.classes)
+        return {
+            "inputs": torch.stack([batch.inputs.mean(0) for batch in batches]),
+            "labels": torch.stack([F.one_hot(batch.labels, classes).float().mean(0) for batch in batches]),
+        }
+
+    def init(self, shared: Tensors, roster: Roster) -> Tensors:
+        """Pool the means."""
+        said = [client.introduction[self.name] for client in roster if self.name in client.introduction]
+        if not said:
+            raise UsageError(f"fedmix: no client has the {self.group or 2} examples of a group. Lower group.")
+        pool = {kind: torch.cat([means[kind] for means in said]) for kind in ("inputs", "labels")}
+        return pool | {"rounds": torch.zeros((), dtype=torch.int64)}
+
+    def note(self, memory: Tensors, client: ClientInfo) -> Tensors:
+        """Send a client some means, all of them where the pool is small."""
+        rng = generator(0, NAME, "sent", int(memory["rounds"]), client.name)
+        chosen = torch.randperm(len(memory["labels"]), generator=rng)[: self.sent].to(memory["labels"].device)
+        return {kind: memory[kind][chosen] for kind in ("inputs", "labels")}
+
+    def apply(self, change: Tensors, memory: Tensors, cohort: Cohort) -> tuple[Tensors, Tensors]:
+        """Count the rounds, so that the next one draws other means."""
+        return change, memory | {"rounds": memory["rounds"] + 1}
+
+
+def fedmix(
+    lam: float = 0.05, group: int | None = 2, max_groups: int = 32, sent: int = 64, per_sample: bool = False
+) -> Algorithm:
+    """FedAvg whose clients mix their examples with means of other clients' examples, to the first order."""
+    pool = MeanPool(group=group, max_groups=max_groups, sent=sent)
+    return Algorithm(
+        name="fedmix",
+        objective=(MixedCrossEntropy(lam=lam, per_sample=per_sample),),
+        server=(pool,) if lam > 0 else (),
+    )

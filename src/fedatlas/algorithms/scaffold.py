@@ -1,0 +1,118 @@
+"""SCAFFOLD. Karimireddy et al., Stochastic Controlled Averaging for Federated Learning, ICML 2020. Option II.
+
+client step  w <- w - eta (gradient of cross-entropy - c_k + c)          as a loss: <c - c_k, w>
+after S      c_k' = c_k - c + (w^t - w_k) / (S eta)                      c_k = 0 before its first round
+server       w^{t+1} = w^t + eta_g mean_{k in C} (w_k - w^t)
+             c <- c + (1/M) sum_{k in C} (c_k' - c_k)                    so c is the mean of all c_k
+"""
+
+import math
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedatlas.aggregation import ServerRule, add, weighted_sum, zeros_like
+from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.client import Local
+from fedatlas.errors import UsageError
+from fedatlas.objectives import Batch, Output, Term
+from fedatlas.optimizers import SGD, LocalOptimizer
+from fedatlas.types import ClientInfo, Cohort, Roster, Tensors
+from fedatlas.weighting import Equal
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlVariate(Term):
+    """Corrects every step by the difference between all clients' mean gradient and the client's own."""
+
+    name: ClassVar[str] = "scaffold"
+    discloses: ClassVar[tuple[str, ...]] = ("the change of the client's control variate: its mean gradient",)
+
+    def begin(self, local: Local) -> None:
+        """Fix the correction ``c - c_k`` for the round; only shared parameters have one."""
+        if self.name not in local.notes:
+            raise UsageError("ControlVariate needs the server rule MeanControl beside it; scaffold() has both.")
+        mean = local.notes[self.name]
+        own = local.memory.setdefault(self.name, zeros_like(mean))
+        local.scratch[self.name] = {name: c - own[name] for name, c in mean.items()}
+
+    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
+        """Return ``<c - c_k, w - w^t>``, whose gradient is the correction."""
+        products = [
+            (correction * (local.parameters[name] - local.start[name])).sum()
+            for name, correction in local.scratch[self.name].items()
+        ]
+        return torch.stack(products).sum()
+
+    def finish(self, local: Local) -> Tensors:
+        """Remember ``c_k' = c_k - c + (w^t - w_k) / (S eta)`` and send how much it changed."""
+        if local.steps == 0:
+            return {}  # no step, no gradient: c_k stays
+        own, scale = local.memory[self.name], 1 / (local.steps * local.lr)
+        new = {
+            name: (local.start[name] - local.parameters[name].detach()) * scale - correction
+            for name, correction in local.scratch[self.name].items()
+        }
+        local.memory[self.name] = new
+        return {name: c - own[name] for name, c in new.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanControl(ServerRule):
+    """Keeps the mean of all clients' control variates, and scales the cohort's mean change."""
+
+    name: ClassVar[str] = "scaffold"
+    server_lr: float = 1.0
+    """The server's step size eta_g."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.server_lr < math.inf:
+            raise UsageError(f"MeanControl(server_lr) must be a positive number, got {self.server_lr}.")
+
+    def init(self, shared: Tensors, roster: Roster) -> Tensors:
+        """Return zero control."""
+        return zeros_like(shared)
+
+    def note(self, memory: Tensors, client: ClientInfo) -> Tensors:
+        """Return ``c``."""
+        return memory
+
+    def apply(self, change: Tensors, memory: Tensors, cohort: Cohort) -> tuple[Tensors, Tensors]:
+        """Return ``eta_g`` times the change, and ``c + (1/M) sum (c_k' - c_k)``."""
+        said = [upload.notes[self.name] for upload in cohort.uploads if self.name in upload.notes]
+        if said:
+            share = torch.full((len(said),), 1 / cohort.num_training_clients, dtype=torch.float64)
+            memory = add(memory, weighted_sum(said, share))
+        return {name: tensor * self.server_lr for name, tensor in change.items()}, memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainSGD(SGD):
+    """SGD without momentum. ``(w^t - w_k) / (S eta)`` is the mean gradient of no other optimizer's steps."""
+
+    name: ClassVar[str] = "plain_sgd"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.momentum:
+            raise UsageError(f"SCAFFOLD needs SGD without momentum on the clients, got momentum={self.momentum}.")
+
+    def rebased(self, base: LocalOptimizer) -> LocalOptimizer:
+        """Return the base's settings as plain SGD, or say why not."""
+        if type(base) not in (SGD, PlainSGD):
+            raise UsageError(f"SCAFFOLD needs plain SGD on the clients, got {type(base).__name__}; use SGD(lr=...).")
+        return PlainSGD(**{setting.name: getattr(base, setting.name) for setting in fields(SGD)})
+
+
+def scaffold(server_lr: float = 1.0) -> Algorithm:
+    """Clients correct each step by the difference between the federation's mean gradient and their own."""
+    return Algorithm(
+        name="scaffold",
+        objective=(*fedavg().objective, ControlVariate()),
+        weighting=(Equal(),),
+        server=(MeanControl(server_lr=server_lr),),
+        optimizer=PlainSGD(),
+    )
