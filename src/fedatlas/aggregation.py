@@ -23,6 +23,8 @@ class ServerRule:
 
     name: ClassVar[str]
     discloses: ClassVar[tuple[str, ...]] = ()
+    ignores_weights: ClassVar[bool] = False
+    """Whether it works on the clients' own changes, so that a weighting has no effect on it."""
 
     def introduce(self, data: ClientData) -> Tensors:
         """Return what the server must know of a client before the first round; sent once."""

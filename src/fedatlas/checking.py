@@ -185,7 +185,7 @@ def _check_resumes(trial: _Trial, whole: Play) -> None:
     """What is remembered can be written and read, and a play goes on from it to the same bits."""
     stopped = trial.play(STOP)
     clients = stopped.simulator.memory
-    do = "Remember plain tensors, and clone one that is also remembered under another name."
+    do = "Remember plain tensors, in dictionaries of names."
     with tempfile.TemporaryDirectory(prefix="fedatlas-check-") as folder, checking(trial.algorithm, "memory", do):
         CheckpointStore(Path(folder)).save(stopped.state, clients, set(clients), {})
         found = CheckpointStore(Path(folder)).load()

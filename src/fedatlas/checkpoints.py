@@ -100,7 +100,8 @@ class CheckpointStore:
         return manifest
 
     def _write(self, stem: str, tensors: Tensors) -> dict[str, str]:
-        content = save_tensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+        # Cloned: a part may remember one tensor under two names, which the format does not know.
+        content = save_tensors({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()})
         name = f"{stem}.safetensors"
         atomic_write(self.folder / name, content)
         return {"file": name, "sha256": _digest(content)}

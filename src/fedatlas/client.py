@@ -285,11 +285,14 @@ class Look:
             output = Output(*local.model(batch.inputs))
             terms = (term.loss(local, batch, output) for term in self._algorithm.objective)
             loss = sum((term for term in terms if term is not None), start=torch.zeros((), device=batch.labels.device))
-            gradients = torch.autograd.grad(loss, list(local.parameters.values()), materialize_grads=True)
+            found = torch.autograd.grad(loss, list(local.parameters.values()), materialize_grads=True)
+        gradients = list(found)
+        for term in self._algorithm.objective:
+            gradients = term.gradient(local, gradients)
         for name, buffer in kept.items():
             local.buffers[name].copy_(buffer)
         self.losses.append(loss.detach())
-        return list(gradients)
+        return gradients
 
 
 def minibatches(local: Local, *, skip_single: bool) -> Iterator[Batch]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedatlas.types import Tensors
+from fedatlas.errors import TrainingError, UsageError
+from fedatlas.types import Cohort, Tensors
 
 if TYPE_CHECKING:
     from fedatlas.client import ClientData, Local
@@ -61,6 +64,14 @@ class Term:
         """Return the summand, a pure function of the current parameters and the batch; None adds nothing."""
         return None
 
+    def gradient(self, local: Local, gradients: list[Tensor]) -> list[Tensor]:
+        """Return the gradients, in the parameters' order, with this term's own added.
+
+        In place of ``loss``, for a term of the parameters alone whose gradient is known: autograd then need not walk
+        over every parameter twice. What it would add to the loss is not in the recorded training loss.
+        """
+        return gradients
+
     def finish(self, local: Local) -> Tensors:
         """Update ``local.memory`` after the last step and return what to send."""
         return {}
@@ -91,3 +102,20 @@ class ReceivedLoss(Term):
     def finish(self, local: Local) -> Tensors:
         """Send what was measured."""
         return local.scratch[self.name]
+
+
+def received_losses(cohort: Cohort, part: str) -> Tensor:
+    """Return the loss of the received model on each answering client's training data, float64, for a part."""
+    name = ReceivedLoss.name
+    if not all(name in upload.notes for upload in cohort.uploads):
+        raise UsageError(f"{part} needs the clients' losses: add ReceivedLoss() to the objective.")
+    losses = torch.stack([upload.notes[name]["loss"] for upload in cohort.uploads]).double().cpu()
+    for upload, loss in zip(cohort.uploads, losses.tolist(), strict=True):
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the received model's loss is {loss}. Lower the learning rate, or look at this client's data.",
+                client=cohort.roster[upload.client].name,
+                round=cohort.round,
+                stage="aggregation",
+            )
+    return losses

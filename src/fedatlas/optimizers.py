@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -157,6 +157,43 @@ class Adam(LocalOptimizer):
 
     def _decayed(self, parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
         return gradients if self.decoupled else super()._decayed(parameters, gradients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapper(LocalOptimizer):
+    """An optimizer that changes what another one, its ``base``, sees; rate, momenta and decay are the base's."""
+
+    base: LocalOptimizer = SGD()
+    """The optimizer that turns gradients into steps."""
+    lr: float = field(init=False, repr=False)
+    weight_decay: float = field(init=False, repr=False)
+    schedule: Schedule = field(init=False, repr=False)
+    min_lr: float = field(init=False, repr=False)
+    keep_state: bool = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for setting in fields(LocalOptimizer):
+            object.__setattr__(self, setting.name, getattr(self.base, setting.name))
+
+    def lr_at(self, round: int, rounds: int) -> float:
+        """Return the base's learning rate of a round."""
+        return self.base.lr_at(round, rounds)
+
+    def rebased(self, base: LocalOptimizer) -> LocalOptimizer:
+        """Return the same rule over another base."""
+        return replace(self, base=self.base.rebased(base))
+
+    def init(self, parameters: Tensors) -> Tensors:
+        """Return the base's state before the first step."""
+        return self.base.init(parameters)
+
+    def slots(self, state: Tensors, names: list[str]) -> list[list[Tensor]]:
+        """Return the base's state as lists."""
+        return self.base.slots(state, names)
+
+    def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: float) -> None:
+        """Change the parameters in place, as the base does."""
+        self.base.update(parameters, gradients, state, lr)
 
 
 OPTIMIZERS: dict[str, type[LocalOptimizer]] = {"sgd": SGD, "adam": Adam}

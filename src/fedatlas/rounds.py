@@ -147,7 +147,9 @@ def play_round(
     for rule in algorithm.server:
         key = f"server/{rule.name}"
         change, memory[key] = rule.apply(change, memory[key], cohort)
-    buffers = weighted_sum([upload.buffers for upload in uploads], weights)
+    # As changes, so that a buffer that nobody changed keeps its bits.
+    moved = [add(upload.buffers, state.buffers, -1.0) for upload in uploads]
+    buffers = add(state.buffers, weighted_sum(moved, weights))
     memory[sampler] = algorithm.sampler.observe(memory[sampler], cohort)
 
     record = RoundRecord(

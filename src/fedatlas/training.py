@@ -25,7 +25,7 @@ from fedatlas.portraits import write_portraits
 from fedatlas.progress import Progress, make_progress
 from fedatlas.rounds import RoundRecord, check_cohort_size, initial_state, play_round
 from fedatlas.runs import Run, RunWriter, machine, versions
-from fedatlas.seeds import Seeds
+from fedatlas.seeds import Seeds, derive
 from fedatlas.simulate import Simulator
 from fedatlas.types import ClientScore, Memory
 
@@ -290,7 +290,9 @@ def make_model(
         network = model if isinstance(model, nn.Module) else model()
     if algorithm.split.buffers == "none":
         network = without_running_statistics(network)
-    return algorithm.extend(network)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive(seed, "extensions"))
+        return algorithm.extend(network)
 
 
 def resolve(

@@ -198,7 +198,7 @@ def clustered(base: Algorithm | None = None, algorithm: int = 2, measure: Measur
                 "Use a base that averages by examples, such as fedavg, fedprox or moon."
             )
     for rule in base.server:
-        if getattr(rule, "ignores_weights", False):
+        if rule.ignores_weights:
             raise UsageError(
                 f"clustered(base) needs a mean of the answers, but {base.name} has the rule {type(rule).__name__}, "
                 "which makes its own. Use another base."

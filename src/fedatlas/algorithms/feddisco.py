@@ -67,7 +67,7 @@ def feddisco(base: Algorithm | None = None, a: float = 0.5, b: float = 0.1) -> A
     base = base if base is not None else fedavg()
     if any(link.name == Discrepancy.name for link in base.weighting):
         raise UsageError(f"feddisco over {base.name}: it already weighs by discrepancy; set a and b there.")
-    deaf = [type(rule).__name__ for rule in base.server if getattr(rule, "ignores_weights", False)]
+    deaf = [type(rule).__name__ for rule in base.server if rule.ignores_weights]
     if deaf:
         raise UsageError(
             f"feddisco over {base.name}: its server rule {deaf[0]} ignores weights, so weighing has no effect. "

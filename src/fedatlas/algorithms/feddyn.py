@@ -10,7 +10,7 @@ alpha_k (w - w^t + g_k). Here g_k is the paper's -(gradient of L_k) / alpha, and
 """
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -21,8 +21,8 @@ from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.client import Local
 from fedatlas.errors import UsageError
-from fedatlas.objectives import Batch, Output, Term
-from fedatlas.optimizers import SGD, Gradient, LocalOptimizer, Schedule
+from fedatlas.objectives import Term
+from fedatlas.optimizers import SGD, Gradient, Wrapper
 from fedatlas.types import ClientInfo, Cohort, Roster, Tensors
 from fedatlas.weighting import Equal
 
@@ -46,13 +46,18 @@ class DynamicPull(Term):
         if self.name not in local.memory:
             local.memory[self.name] = {k: torch.zeros_like(local.start[k]) for k in local.notes[self.name]}
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
-        """Return ``alpha_k (1/2 ||w - w^t||^2 + <w - w^t, g_k>)`` over the shared parameters."""
-        drift, pulls = local.memory[self.name], []
-        for name, scale in local.notes[self.name].items():
-            moved = local.parameters[name] - local.start[name]
-            pulls.append(scale * (moved * (moved / 2 + drift[name])).sum())
-        return self.alpha * torch.stack(pulls).sum()
+    def gradient(self, local: Local, gradients: list[Tensor]) -> list[Tensor]:
+        """Add ``alpha_k (w - w^t + g_k)``, the gradient of the pull, for the shared parameters."""
+        drift = local.memory[self.name]
+        shared = [i for i, name in enumerate(local.parameters) if name in drift]
+        names = [name for name in local.parameters if name in drift]
+        scale = self.alpha * next(iter(local.notes[self.name].values()))
+        pull = torch._foreach_sub([local.parameters[name] for name in names], [local.start[name] for name in names])
+        pull = torch._foreach_mul(torch._foreach_add(pull, [drift[name] for name in names]), scale)
+        pulled = list(gradients)
+        for i, gradient in zip(shared, torch._foreach_add([gradients[i] for i in shared], pull), strict=True):
+            pulled[i] = gradient
+        return pulled
 
     def finish(self, local: Local) -> Tensors:
         """Add this round's change to the client's drift: ``g_k <- g_k + (w_k - w^t)``."""
@@ -96,48 +101,20 @@ def _drift(memory: Tensors) -> Tensors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clipped(LocalOptimizer):
+class Clipped(Wrapper):
     """Another optimizer whose gradients are first scaled down to a norm of at most ``max_norm`` over all parameters.
 
     Weight decay is added after clipping, as with ``torch.nn.utils.clip_grad_norm_``.
     """
 
     name: ClassVar[str] = "clipped"
-    base: LocalOptimizer = SGD()
     max_norm: float = 10.0
     """The largest norm of a gradient; ``inf`` clips nothing."""
-    lr: float = field(init=False, repr=False)
-    weight_decay: float = field(init=False, repr=False)
-    schedule: Schedule = field(init=False, repr=False)
-    min_lr: float = field(init=False, repr=False)
-    keep_state: bool = field(init=False, repr=False)
-    """These five are the base's."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.max_norm > 0:
             raise UsageError(f"Clipped(max_norm) must be positive, got {self.max_norm}.")
-        for setting in fields(LocalOptimizer):
-            object.__setattr__(self, setting.name, getattr(self.base, setting.name))
-
-    def lr_at(self, round: int, rounds: int) -> float:
-        """Return the base's learning rate of a round."""
-        return self.base.lr_at(round, rounds)
-
-    def rebased(self, base: LocalOptimizer) -> LocalOptimizer:
-        """Return the same clipping over another base."""
-        return replace(self, base=self.base.rebased(base))
-
-    def init(self, parameters: Tensors) -> Tensors:
-        """Return the base's state."""
-        return self.base.init(parameters)
-
-    def slots(self, state: Tensors, names: list[str]) -> list[list[Tensor]]:
-        """Return the base's state as lists."""
-        return self.base.slots(state, names)
-
-    def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: float) -> None:
-        """Change the parameters as the base does, given their clipped gradients."""
-        self.base.update(parameters, self._clip(gradients), state, lr)
 
     def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: float) -> None:
         """Take one step of the base; every gradient it looks at is clipped."""

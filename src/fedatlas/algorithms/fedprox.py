@@ -14,7 +14,7 @@ from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.client import Local
 from fedatlas.errors import UsageError
-from fedatlas.objectives import Batch, Output, Term
+from fedatlas.objectives import Term
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +29,12 @@ class Proximal(Term):
         if self.mu < 0:
             raise UsageError(f"Proximal(mu) must not be negative, got {self.mu}.")
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor | None:
-        """Return ``(mu / 2) ||w - w^t||^2`` over the parameters."""
+    def gradient(self, local: Local, gradients: list[Tensor]) -> list[Tensor]:
+        """Add ``mu (w - w^t)``, the gradient of the pull."""
         if self.mu == 0:
-            return None
-        squares = [(w - local.start[name]).square().sum() for name, w in local.parameters.items()]
-        return self.mu / 2 * torch.stack(squares).sum()
+            return gradients
+        moved = torch._foreach_sub(list(local.parameters.values()), list(local.start.values()))
+        return list(torch._foreach_add(gradients, moved, alpha=self.mu))
 
 
 def fedprox(mu: float = 0.01) -> Algorithm:

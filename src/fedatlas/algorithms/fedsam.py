@@ -5,9 +5,7 @@ local step: g1 = gradient at w;  w' = w + rho g1 / (||g1|| + 1e-12);  w <- step 
 server      as FedAvg
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -15,52 +13,23 @@ from torch import Tensor
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.errors import UsageError
-from fedatlas.optimizers import SGD, Gradient, LocalOptimizer, Schedule
-from fedatlas.types import Tensors
+from fedatlas.optimizers import Gradient, Wrapper
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharpnessAware(LocalOptimizer):
+class SharpnessAware(Wrapper):
     """Steps with the gradient at the worst point nearby; learning rate, momenta and decay are those of ``base``."""
 
     name: ClassVar[str] = "sharpness_aware"
-    base: LocalOptimizer = SGD()
-    """The optimizer that turns the gradient into a step."""
     rho: float = 0.05
     """How far away, in the norm over all parameters, the gradient is taken; 0 is the base optimizer."""
-    lr: float = field(init=False, repr=False)
-    weight_decay: float = field(init=False, repr=False)
-    schedule: Schedule = field(init=False, repr=False)
-    min_lr: float = field(init=False, repr=False)
-    keep_state: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.rho >= 0:
             raise UsageError(f"SharpnessAware(rho) must not be negative, got {self.rho}.")
         if isinstance(self.base, SharpnessAware):
             raise UsageError("SharpnessAware(base) must not itself be SharpnessAware; give it that one's base.")
-        for shared in fields(LocalOptimizer):
-            object.__setattr__(self, shared.name, getattr(self.base, shared.name))
-
-    def lr_at(self, round: int, rounds: int) -> float:
-        """Return the base optimizer's learning rate of a round."""
-        return self.base.lr_at(round, rounds)
-
-    def rebased(self, base: LocalOptimizer) -> LocalOptimizer:
-        """Return the same perturbation over another optimizer."""
-        return replace(self, base=base)
-
-    def init(self, parameters: Tensors) -> Tensors:
-        """Return the base optimizer's state before the first step."""
-        return self.base.init(parameters)
-
-    def slots(self, state: Tensors, names: list[str]) -> list[list[Tensor]]:
-        """Return the base optimizer's state as lists."""
-        return self.base.slots(state, names)
-
-    def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: float) -> None:
-        """Change the parameters in place, as the base optimizer does."""
-        self.base.update(parameters, gradients, state, lr)
 
     def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: float) -> None:
         """Look at w and at w', and step from w."""

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from fedatlas.aggregation import ServerRule, weighted_sum
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.errors import TrainingError, UsageError
-from fedatlas.objectives import ReceivedLoss
+from fedatlas.errors import UsageError
+from fedatlas.objectives import ReceivedLoss, received_losses
 from fedatlas.types import Cohort, Tensors
 from fedatlas.weighting import Equal
 
@@ -27,7 +26,6 @@ class FairStep(ServerRule):
 
     name: ClassVar[str] = "fair_step"
     ignores_weights: ClassVar[bool] = True
-    """It works on the clients' own changes, so that a weighting has no effect on it."""
     q: float = 1.0
     """The power of the losses: 0 is the uniform mean, larger is fairer."""
     eta: float | None = None
@@ -52,23 +50,6 @@ class FairStep(ServerRule):
         powers = (losses / losses.max()).pow(self.q) * torch.tensor(draws, dtype=torch.float64)
         coefficients = powers / (powers * (1 + self.q * squares / (eta * losses))).sum()
         return weighted_sum(changes, coefficients), memory
-
-
-def received_losses(cohort: Cohort, part: str) -> Tensor:
-    """Return the loss of the received model on each answering client's training data, float64, for a part."""
-    name = ReceivedLoss.name
-    if not all(name in upload.notes for upload in cohort.uploads):
-        raise UsageError(f"{part} needs the clients' losses: add ReceivedLoss() to the objective.")
-    losses = torch.stack([upload.notes[name]["loss"] for upload in cohort.uploads]).double().cpu()
-    for upload, loss in zip(cohort.uploads, losses.tolist(), strict=True):
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"the received model's loss is {loss}. Lower the learning rate, or look at this client's data.",
-                client=cohort.roster[upload.client].name,
-                round=cohort.round,
-                stage="aggregation",
-            )
-    return losses
 
 
 def qffl(q: float = 1.0, eta: float | None = None) -> Algorithm:

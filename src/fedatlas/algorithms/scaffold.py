@@ -18,7 +18,7 @@ from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.client import Local
 from fedatlas.errors import UsageError
-from fedatlas.objectives import Batch, Output, Term
+from fedatlas.objectives import Term
 from fedatlas.optimizers import SGD, LocalOptimizer
 from fedatlas.types import ClientInfo, Cohort, Roster, Tensors
 from fedatlas.weighting import Equal
@@ -39,13 +39,15 @@ class ControlVariate(Term):
         own = local.memory.setdefault(self.name, zeros_like(mean))
         local.scratch[self.name] = {name: c - own[name] for name, c in mean.items()}
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
-        """Return ``<c - c_k, w - w^t>``, whose gradient is the correction."""
-        products = [
-            (correction * (local.parameters[name] - local.start[name])).sum()
-            for name, correction in local.scratch[self.name].items()
-        ]
-        return torch.stack(products).sum()
+    def gradient(self, local: Local, gradients: list[Tensor]) -> list[Tensor]:
+        """Add the correction ``c - c_k`` of the shared parameters."""
+        corrections = local.scratch[self.name]
+        corrected = list(gradients)
+        shared = [i for i, name in enumerate(local.parameters) if name in corrections]
+        chosen = [corrections[name] for name in local.parameters if name in corrections]
+        for i, gradient in zip(shared, torch._foreach_add([gradients[i] for i in shared], chosen), strict=True):
+            corrected[i] = gradient
+        return corrected
 
     def finish(self, local: Local) -> Tensors:
         """Remember ``c_k' = c_k - c + (w^t - w_k) / (S eta)`` and send how much it changed."""

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.algorithms.qffl import received_losses
 from fedatlas.errors import UsageError
-from fedatlas.objectives import ReceivedLoss
+from fedatlas.objectives import ReceivedLoss, received_losses
 from fedatlas.types import Cohort, Tensors
 from fedatlas.weighting import Weighting
 
