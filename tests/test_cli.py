@@ -118,3 +118,11 @@ def test_runs_side_by_side_have_the_same_bits(arrays: Path, tmp_path: Path) -> N
     for name in ("fedavg-0", "fedprox-0"):
         records = [(tmp_path / folder / name / "clients.jsonl").read_bytes() for folder in ("one", "two")]
         assert records[0] == records[1]
+
+
+def test_one_algorithm_that_breaks_does_not_stop_the_others(arrays: Path, tmp_path: Path) -> None:
+    settings = ["--set", "optimizer.lr=1e20", "--set", "optimizer.name=sgd"]
+    result = invoke("compare", "fedavg", "feddyn", "--data", arrays, *SMALL, *settings, "-f", tmp_path / "both")
+    assert result.exit_code == 1
+    assert "fedavg-0 broke: client" in result.output
+    assert "feddyn-0 broke: client" in result.output

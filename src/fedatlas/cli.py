@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedatlas.errors import FedatlasError, UsageError
+from fedatlas.errors import FedatlasError, TrainingError, UsageError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -115,11 +115,18 @@ def compare(
         }
         machine: dict[str, Any] = {"device": device, "workers": workers, "resume": resume, "overwrite": overwrite}
         if jobs > 1:
-            runs = run_side_by_side(settings, jobs, machine)
+            outcomes = run_side_by_side(settings, jobs, machine)
         else:
-            runs = [run_config(one, where, **machine) for where, one in settings.items()]
-        print_results(runs)
-        output.print(f"report: {write_report(runs, top / 'report.html')}", highlight=False, soft_wrap=True)
+            outcomes = [try_config(one, where, **machine) for where, one in settings.items()]
+        failures = {where: o for where, o in zip(settings, outcomes, strict=True) if isinstance(o, TrainingError)}
+        runs = [outcome for outcome in outcomes if not isinstance(outcome, TrainingError)]
+        if runs:
+            print_results(runs)
+            output.print(f"report: {write_report(runs, top / 'report.html')}", highlight=False, soft_wrap=True)
+        for where, failure in failures.items():
+            errors.print(f"[bold red]{where.name} broke:[/] {failure}", highlight=False, soft_wrap=True)
+        if failures:
+            raise typer.Exit(1)
 
 
 @app.command()
@@ -216,6 +223,14 @@ def run_config(
         raise typer.Exit(130) from None
 
 
+def try_config(config: Any, folder: Path, **machine: Any) -> Any:
+    """Return the run, or the error with which its training broke, so that the others still run."""
+    try:
+        return run_config(config, folder, **machine)
+    except TrainingError as error:
+        return error
+
+
 def run_side_by_side(settings: dict[Path, Any], jobs: int, machine: dict[str, Any]) -> list[Any]:
     """Train several configs at a time, each in a process of its own, and return the runs in the given order."""
     from concurrent.futures import ProcessPoolExecutor
@@ -226,7 +241,7 @@ def run_side_by_side(settings: dict[Path, Any], jobs: int, machine: dict[str, An
     # One thread of work a run: the runs share the cores, and their number does not change a bit.
     machine = {**machine, "workers": machine["workers"] or 1}
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool, Bar("compare", len(settings)) as bar:
-        futures = [pool.submit(run_config, one, where, **machine, show=False) for where, one in settings.items()]
+        futures = [pool.submit(try_config, one, where, **machine, show=False) for where, one in settings.items()]
         try:
             for done, future in enumerate(futures, 1):
                 future.result()
