@@ -43,6 +43,15 @@ def test_the_optimizer_is_built_by_name() -> None:
     assert config.algorithm().optimizer == Adam(lr=0.002)
 
 
+def test_options_by_algorithm_reach_the_one_that_is_chosen() -> None:
+    settings = ["algorithms.fedsam={rho = 0.01}", "algorithms.fedprox.mu=0.3"]
+    config = Config.load(None, settings, algorithm={"name": "fedsam"})
+    assert config.algorithm().optimizer.rho == 0.01  # type: ignore[attr-defined]
+    assert Config.load(None, settings).algorithm().name == "fedavg"
+    prox = Config.load(None, [*settings, "algorithm.mu=0.4"], algorithm={"name": "fedprox"}).algorithm()
+    assert prox.objective[-1].mu == 0.4  # type: ignore[attr-defined]
+
+
 def test_one_seed_can_be_set_apart() -> None:
     seeds = Config.load(None, ["seed=4", "seeds.model=9"]).seeds()
     assert (seeds.partition, seeds.model, seeds.sampling, seeds.batches) == (4, 9, 4, 4)
@@ -56,6 +65,7 @@ def test_one_seed_can_be_set_apart() -> None:
         ("algorithm.name=fedproks", r"unknown algorithm 'fedproks'\. Did you mean 'fedprox'"),
         ("algorithm.mu=3", "fedavg takes no options, got 'mu'"),
         ("optimizer.learning_rate=3", "unknown option of sgd 'learning_rate'"),
+        ("algorithms.fedsan.rho=1", r"unknown algorithm in .*'fedsan'\. Did you mean 'fedsam'"),
         ("optimizer.name=sgdd", r"unknown optimizer 'sgdd'\. Did you mean 'sgd'"),
         ("training", "--set takes section.key=value"),
         ("training=3", "training is a table of keys, got 3"),

@@ -133,7 +133,7 @@ def compare(
 def demo(
     folder: FolderOption = None,
     workers: WorkersOption = None,
-    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds.")] = 15,
+    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds.")] = 10,
 ) -> None:
     """Train all algorithms on the embedded digits, print one table and write a report."""
     from fedatlas.demo import run_demo

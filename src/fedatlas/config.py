@@ -4,6 +4,7 @@ seed = 0
 [data]       source, folder, partition (a table with a name), test, test_fraction, held_out, folds, fold
 [model]      name and the model's own options
 [algorithm]  name and the recipe's own options
+[algorithms] options by algorithm, for comparing several: fedsam = { rho = 0.01 }
 [optimizer]  name and the optimizer's own options
 [training]   rounds, cohort, epochs, steps, batch_size, buffers, evaluate_every, checkpoint_every
 """
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas.algorithm import Algorithm
-from fedatlas.algorithms import build_algorithm
+from fedatlas.algorithms import ALGORITHMS, build_algorithm
 from fedatlas.client import LocalWork
 from fedatlas.data import PARTITIONS, Dataset, Federation, Partition, federate, load_dataset
 from fedatlas.errors import UsageError, unknown_name
@@ -44,6 +45,7 @@ DEFAULTS: dict[str, Any] = {
     },
     "model": {"name": "cnn"},
     "algorithm": {"name": "fedavg"},
+    "algorithms": {},
     "optimizer": {"name": "sgd"},
     "training": {
         "rounds": 20,
@@ -58,6 +60,7 @@ DEFAULTS: dict[str, Any] = {
 }
 OPEN = ("model", "algorithm", "optimizer")
 """Sections whose options belong to what they name, and are checked when it is built."""
+BY_ALGORITHM = "algorithms"
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,8 @@ class Config:
 
     def algorithm(self) -> Algorithm:
         """Return the algorithm over the optimizer that is named."""
-        algorithm = build_algorithm(**self.values["algorithm"])
+        chosen = self.values["algorithm"]
+        algorithm = build_algorithm(**{**self.values[BY_ALGORITHM].get(chosen["name"], {}), **chosen})
         if self.values["optimizer"] != DEFAULTS["optimizer"]:
             algorithm = algorithm.with_optimizer(build_optimizer(**self.values["optimizer"]))
         buffers = self.values["training"]["buffers"]
@@ -193,7 +197,10 @@ def _merge(values: dict[str, Any], changes: Mapping[str, Any], where: str) -> No
         if section in OPEN and change.get("name", values[section]["name"]) != values[section]["name"]:
             values[section] = {}  # another model's or algorithm's options do not carry over
         for key, value in change.items():
-            if section not in OPEN and key not in DEFAULTS[section]:
+            if section == BY_ALGORITHM:
+                if key not in ALGORITHMS:
+                    raise unknown_name(f"algorithm in {where}: {section}.", key, ALGORITHMS)
+            elif section not in OPEN and key not in DEFAULTS[section]:
                 raise unknown_name(f"key in {where}: {section}.", key, DEFAULTS[section])
             if isinstance(value, Mapping) and isinstance(values[section].get(key), Mapping) and "name" not in value:
                 value = {**values[section][key], **value}

@@ -18,13 +18,15 @@ DEMO: dict[str, Any] = {
         "held_out": 3,
     },
     "model": {"name": "cnn", "width": 16, "norm": "batch"},
-    "optimizer": {"name": "sgd", "lr": 0.05},
+    "optimizer": {"name": "sgd", "lr": 0.02},
+    # 0.05, as in the papers, is too far for a network this small: it stays at chance for the length of the demo.
+    "algorithms": {"fedsam": {"rho": 0.01}, "harmofl": {"alpha": 0.01}},
 }
 
 
-def run_demo(folder: Path, *, workers: int | None = None, rounds: int = 15) -> tuple[list[Run], Path]:
+def run_demo(folder: Path, *, workers: int | None = None, rounds: int = 10) -> tuple[list[Run], Path]:
     """Train all algorithms on the same clients; return the runs and the report."""
-    training = {"rounds": rounds, "evaluate_every": 3}
+    training = {"rounds": rounds, "batch_size": 16, "evaluate_every": 2}
     configs = {name: Config.load(**DEMO, training=training, algorithm={"name": name}) for name in ALGORITHMS}
     federation = next(iter(configs.values())).federation()
     runs = []
