@@ -52,6 +52,14 @@ def test_options_by_algorithm_reach_the_one_that_is_chosen() -> None:
     assert prox.objective[-1].mu == 0.4  # type: ignore[attr-defined]
 
 
+def test_augmentation_is_a_table() -> None:
+    assert Config.load().work().augment is None
+    augment = Config.load(None, ["training.augment={padding = 2, flip = 0.25}"]).work().augment
+    assert (augment.padding, augment.flip) == (2, 0.25)  # type: ignore[union-attr]
+    with pytest.raises(UsageError, match="unknown option of augment 'flipp'"):
+        Config.load(None, ["training.augment={flipp = 1}"]).work()
+
+
 def test_one_seed_can_be_set_apart() -> None:
     seeds = Config.load(None, ["seed=4", "seeds.model=9"]).seeds()
     assert (seeds.partition, seeds.model, seeds.sampling, seeds.batches) == (4, 9, 4, 4)

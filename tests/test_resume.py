@@ -117,6 +117,14 @@ def test_more_rounds_go_on_from_a_finished_run(tmp_path: Path) -> None:
     assert (tmp_path / "short/rounds.jsonl").read_bytes() == (tmp_path / "long/rounds.jsonl").read_bytes()
 
 
+def test_a_module_given_as_the_model_is_left_as_it_is(tmp_path: Path) -> None:
+    model = Norms()
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    first = _short(tmp_path / "first", model=model)
+    assert same_bits(model.state_dict(), start)
+    assert same_bits(first.parameters(), _short(tmp_path / "again", model=model).parameters())
+
+
 def test_the_four_seeds_act_apart(tmp_path: Path) -> None:
     base = _short(tmp_path / "base", cohort=3, rounds=2)
     sampling = _short(tmp_path / "sampling", cohort=3, rounds=2, seed=Seeds(sampling=5))

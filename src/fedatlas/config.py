@@ -6,7 +6,7 @@ seed = 0
 [algorithm]  name and the recipe's own options
 [algorithms] options by algorithm, for comparing several: fedsam = { rho = 0.01 }
 [optimizer]  name and the optimizer's own options
-[training]   rounds, cohort, epochs, steps, batch_size, buffers, evaluate_every, checkpoint_every
+[training]   rounds, cohort, epochs, steps, batch_size, augment (a table), buffers, evaluate_every, checkpoint_every
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS, build_algorithm
 from fedatlas.client import LocalWork
-from fedatlas.data import PARTITIONS, Dataset, Federation, Partition, federate, load_dataset
+from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, load_dataset
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.optimizers import OPTIMIZERS, LocalOptimizer
 from fedatlas.seeds import Seeds
@@ -53,6 +53,7 @@ DEFAULTS: dict[str, Any] = {
         "epochs": 1,
         "steps": None,
         "batch_size": 32,
+        "augment": None,
         "buffers": None,
         "evaluate_every": 1,
         "checkpoint_every": None,
@@ -121,7 +122,9 @@ class Config:
 
     def work(self) -> LocalWork:
         """Return how much a client trains."""
-        return LocalWork(**{key: self.values["training"][key] for key in ("epochs", "steps", "batch_size")})
+        training = self.values["training"]
+        augment = None if training["augment"] is None else _checked(Augment, "option of augment", training["augment"])
+        return LocalWork(**{key: training[key] for key in ("epochs", "steps", "batch_size")}, augment=augment)
 
     def plan(self) -> TrainingPlan:
         """Return how long and how often."""

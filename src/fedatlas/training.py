@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import tempfile
@@ -16,7 +17,7 @@ from torch import nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.client import LocalWork
-from fedatlas.data.federation import Federation
+from fedatlas.data.federation import Federation, Transform
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.evaluation import summarize
 from fedatlas.models import build_model, without_running_statistics
@@ -67,6 +68,7 @@ def train(
     algorithm: Algorithm,
     *,
     model: Model = "cnn",
+    model_options: dict[str, Any] | None = None,
     optimizer: LocalOptimizer | None = None,
     rounds: int = 20,
     cohort: int | float | None = None,
@@ -76,7 +78,9 @@ def train(
     seed: int | Seeds = 0,
     device: str = "cpu",
     workers: int | None = None,
+    augment: Transform | None = None,
     evaluate_every: int = 1,
+    checkpoint_every: int | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -84,11 +88,12 @@ def train(
 ) -> Run:
     """Train an algorithm on a federation and return the run.
 
-    ``model`` is a name from ``fedatlas list``, a module, or a function that makes one. ``folder`` is where the run is
-    kept; without one it goes to a new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
+    ``model`` is a name from ``fedatlas list`` (with ``model_options``), a module, or a function that makes one.
+    ``augment`` is a random change of training images, such as ``fedatlas.data.Augment()``. ``folder`` is where the run
+    is kept; without one it goes to a new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
     """
-    work = LocalWork(epochs=epochs, steps=steps, batch_size=batch_size)
-    plan = TrainingPlan(rounds=rounds, cohort=cohort, evaluate_every=evaluate_every)
+    work = LocalWork(epochs=epochs, steps=steps, batch_size=batch_size, augment=augment)
+    plan = TrainingPlan(rounds=rounds, cohort=cohort, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every)
     seeds = Seeds.of(seed) if isinstance(seed, int) else seed
     if optimizer is not None:
         algorithm = algorithm.with_optimizer(optimizer)
@@ -96,6 +101,7 @@ def train(
         federation,
         algorithm,
         model=model,
+        model_options=model_options,
         work=work,
         plan=plan,
         seeds=seeds,
@@ -287,7 +293,7 @@ def make_model(
             **options,
         )
     else:
-        network = model if isinstance(model, nn.Module) else model()
+        network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()  # the caller's stays as it is
     if algorithm.split.buffers == "none":
         network = without_running_statistics(network)
     with torch.random.fork_rng(devices=[]):
