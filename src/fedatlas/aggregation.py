@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from fedatlas.parts import ServerPart
 from fedatlas.types import ClientInfo, Cohort, Roster, Tensors, Upload
 
-if TYPE_CHECKING:
-    from fedatlas.client import ClientData
 
-
-class ServerRule:
+class ServerRule(ServerPart):
     """Turns the weighted change into the applied change; may remember, and tell clients what they need.
 
     Subclasses are frozen dataclasses. A rule of the same name as a term is that term's other half: the term's survey
     and upload notes arrive under that name, and so do the rule's notes to the client.
     """
 
-    name: ClassVar[str]
-    discloses: ClassVar[tuple[str, ...]] = ()
     ignores_weights: ClassVar[bool] = False
     """Whether it works on the clients' own changes, so that a weighting has no effect on it."""
-
-    def introduce(self, data: ClientData) -> Tensors:
-        """Return what the server must know of a client before the first round; sent once."""
-        return {}
-
-    def init(self, shared: Tensors, roster: Roster) -> Tensors:
-        """Return the memory before the first round."""
-        return {}
 
     def initial_buffers(self, buffers: Tensors, roster: Roster) -> Tensors:
         """Return the shared buffers to begin with; a rule may fill one from what clients introduced."""

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from fedatlas.parts import ServerPart
 from fedatlas.types import Cohort, Roster, Tensors
 
-if TYPE_CHECKING:
-    from fedatlas.client import ClientData
 
-
-class Sampler:
+class Sampler(ServerPart):
     """Chooses the clients of a round. Subclasses are frozen dataclasses; what they remember is explicit."""
-
-    name: ClassVar[str]
-    discloses: ClassVar[tuple[str, ...]] = ()
-
-    def introduce(self, data: ClientData) -> Tensors:
-        """Return what the server must know of a client before the first round; sent once."""
-        return {}
-
-    def init(self, shared: Tensors, roster: Roster) -> Tensors:
-        """Return the memory before the first round."""
-        return {}
 
     def sample(
         self, candidates: Sequence[int], count: int, roster: Roster, memory: Tensors, rng: np.random.Generator

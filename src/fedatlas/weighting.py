@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedatlas.types import Cohort, Roster, Tensors
-
-if TYPE_CHECKING:
-    from fedatlas.client import ClientData
+from fedatlas.parts import ServerPart
+from fedatlas.types import Cohort, Tensors
 
 
-class Weighting:
+class Weighting(ServerPart):
     """Turns weights into weights. The first of a chain gets equal ones; the result is normalised after the last."""
-
-    name: ClassVar[str]
-    discloses: ClassVar[tuple[str, ...]] = ()
-
-    def introduce(self, data: ClientData) -> Tensors:
-        """Return what the server must know of a client before the first round; sent once."""
-        return {}
-
-    def init(self, shared: Tensors, roster: Roster) -> Tensors:
-        """Return the memory before the first round."""
-        return {}
 
     def weigh(self, weights: Tensor, cohort: Cohort, memory: Tensors) -> tuple[Tensor, Tensors]:
         """Return one weight for each upload, float64 and in the uploads' order, and the new memory."""
