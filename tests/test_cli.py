@@ -126,3 +126,19 @@ def test_one_algorithm_that_breaks_does_not_stop_the_others(arrays: Path, tmp_pa
     assert result.exit_code == 1
     assert "fedavg-0 broke: client" in result.output
     assert "feddyn-0 broke: client" in result.output
+
+
+def test_an_atlas_is_mapped_and_used(arrays: Path, tmp_path: Path) -> None:
+    atlas = tmp_path / "labels.safetensors"
+    result = invoke("map", "--data", arrays, "--source", "label-histogram", "--to", atlas)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "labels-map.png").exists()
+    assert (tmp_path / "labels-similarity.png").exists()
+    settings = ["--data", arrays, *SMALL, "--atlas", atlas, "--use", "sample,aggregate", "--set", "training.cohort=2"]
+    result = invoke("train", *settings, "--folder", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    algorithm = Run(tmp_path / "run").resolved["algorithm"]
+    assert algorithm["name"] == "client2vec"
+    assert algorithm["sampler"]["part"] == "SimilarToLast"
+    result = invoke("train", *settings, "--use", "trian", "--folder", tmp_path / "other")
+    assert "Did you mean 'train'" in result.output.replace("\n", " ")

@@ -15,6 +15,7 @@ from fedatlas.algorithms import (
     fediir,
     fedlc,
     fedmix,
+    fedpce,
     fedper,
     fedprox,
     fedsam,
@@ -24,6 +25,8 @@ from fedatlas.algorithms import (
     scaffold,
     term,
 )
+from fedatlas.algorithms.client2vec import client2vec
+from fedatlas.atlas import Atlas, make_atlas
 from fedatlas.checking import check_algorithm
 from fedatlas.client import LocalWork
 from fedatlas.config import Config
@@ -65,6 +68,7 @@ __all__ = [
     "Adam",
     "Algorithm",
     "AlgorithmCheckError",
+    "Atlas",
     "Batch",
     "ByDomain",
     "ByExamples",
@@ -104,6 +108,7 @@ __all__ = [
     "build_algorithm",
     "build_model",
     "check_algorithm",
+    "client2vec",
     "clustered",
     "fedavg",
     "fedavgm",
@@ -114,6 +119,7 @@ __all__ = [
     "fediir",
     "fedlc",
     "fedmix",
+    "fedpce",
     "fedper",
     "fedprox",
     "fedsam",
@@ -123,6 +129,7 @@ __all__ = [
     "from_table",
     "harmofl",
     "load_dataset",
+    "make_atlas",
     "moon",
     "qffl",
     "scaffold",

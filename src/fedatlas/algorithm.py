@@ -112,6 +112,8 @@ class Algorithm:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
+    if not isinstance(value, type) and callable(describe := getattr(value, "describe", None)):
+        return describe()  # an atlas is too large to write down
     if is_dataclass(value) and not isinstance(value, type):
         settings = {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.repr}
         return {"part": type(value).__name__, **settings}

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 
 from fedatlas.algorithms import ALGORITHMS, build_algorithm
+from fedatlas.atlas import ENCODERS, SOURCES
 from fedatlas.data import DATASETS, PARTITIONS
 from fedatlas.models import MODELS
 from fedatlas.optimizers import OPTIMIZERS
@@ -18,6 +19,8 @@ CATALOGUES: dict[str, Callable[[], dict[str, str]]] = {
     "datasets": lambda: {name: entry.description for name, entry in DATASETS.items()},
     "partitions": lambda: {name: _first_line(partition) for name, partition in PARTITIONS.items()},
     "models": lambda: {name: entry.description for name, entry in MODELS.items()},
+    "atlases": lambda: SOURCES,
+    "encoders": lambda: {name: _first_line(encoder) for name, encoder in ENCODERS.items()},
     "optimizers": lambda: {name: _first_line(optimizer) for name, optimizer in OPTIMIZERS.items()},
 }
 

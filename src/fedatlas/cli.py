@@ -38,6 +38,8 @@ SeedOption = Annotated[int | None, typer.Option("--seed", help="The seed of part
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
 WorkersOption = Annotated[int | None, typer.Option("--workers", "-w", help="Processes on a CPU; default one a core.")]
 FolderOption = Annotated[Path | None, typer.Option("--folder", "-f", help="Where the run is kept.")]
+AtlasOption = Annotated[Path | None, typer.Option("--atlas", help="An atlas that `fedatlas map` made.")]
+UseOption = Annotated[str | None, typer.Option("--use", help="What the atlas is for: sample,aggregate,train.")]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
 
@@ -62,6 +64,8 @@ def train(
     model: ModelOption = None,
     rounds: RoundsOption = None,
     seed: SeedOption = None,
+    atlas: AtlasOption = None,
+    use: UseOption = None,
     device: DeviceOption = "cpu",
     workers: WorkersOption = None,
     folder: FolderOption = None,
@@ -72,7 +76,7 @@ def train(
     from fedatlas.config import Config
 
     with friendly():
-        sections = _sections(algorithm, data, data_folder, model, rounds, seed)
+        sections = _sections(algorithm, data, data_folder, model, rounds, seed) | _atlas_section(atlas, use)
         if resume and folder is not None and config is None and (folder / "config.toml").exists():
             config = folder / "config.toml"
         settings = Config.load(config, set_ or (), **sections)
@@ -142,6 +146,49 @@ def demo(
         runs, report = run_demo(folder or Path("runs") / "demo", workers=workers, rounds=rounds)
         print_results(runs)
         output.print(f"\nOpen [bold]{report}[/] in a browser.", highlight=False, soft_wrap=True)
+
+
+@app.command(name="map")
+def map_(
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    data: DataOption = None,
+    data_folder: DataFolderOption = None,
+    seed: SeedOption = None,
+    source: Annotated[str, typer.Option("--source", help="See `fedatlas list atlases`.")] = "client2vec",
+    encoder: Annotated[str, typer.Option("--encoder", help="See `fedatlas list encoders`.")] = "builtin",
+    strategy: Annotated[str, typer.Option("--strategy", help="Client2Vec's: global or federated.")] = "global",
+    epochs: Annotated[int, typer.Option("--epochs", help="Client2Vec's passes (global) or rounds (federated).")] = 100,
+    device: DeviceOption = "cpu",
+    workers: WorkersOption = None,
+    to: Annotated[Path, typer.Option("--to", help="The file; pictures go beside it.")] = Path("atlas.safetensors"),
+) -> None:
+    """Give every client a vector, save the atlas and draw it."""
+    from fedatlas.atlas.making import make_atlas
+    from fedatlas.atlas.pictures import map_picture, save_picture, similarity_picture
+    from fedatlas.config import Config
+
+    with friendly():
+        settings = Config.load(config, set_ or (), **_sections(None, data, data_folder, None, None, seed))
+        atlas = make_atlas(
+            settings.federation(),
+            source=source,
+            encoder=encoder,
+            strategy=strategy,
+            epochs=epochs,
+            seed=settings.seeds().model,
+            device=device,
+            workers=workers,
+        )
+        atlas.save(to)
+        for title, picture in {"similarity": similarity_picture(atlas), "map": map_picture(atlas)}.items():
+            save_picture(picture, to.with_name(f"{to.stem}-{title}.png"))
+        near = {name: atlas.neighbours(name, 3) for name in atlas.names[:20]}
+        _print_lines(
+            "nearest clients",
+            {name: ", ".join(f"{o} {cosine:.2f}" for o, cosine in found) for name, found in near.items()},
+        )
+        output.print(f"atlas: {to}", highlight=False, soft_wrap=True)
 
 
 @app.command(name="list")
@@ -300,6 +347,13 @@ def _sections(
     }
     given = {title: {k: v for k, v in keys.items() if v is not None} for title, keys in sections.items()}
     return {title: keys for title, keys in given.items() if keys} | ({} if seed is None else {"seed": seed})
+
+
+def _atlas_section(atlas: Path | None, use: str | None) -> dict[str, Any]:
+    if use is not None and atlas is None:
+        raise UsageError("--use says what an atlas is for; give it with --atlas FILE.")
+    uses = {} if use is None else {"use": [part.strip() for part in use.split(",")]}
+    return {} if atlas is None else {"atlas": {"file": str(atlas), **uses}}
 
 
 def _seed_list(text: str) -> list[int]:

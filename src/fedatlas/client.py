@@ -65,6 +65,11 @@ class ClientData:
         return len(self.client.train)
 
     @cached_property
+    def place(self) -> int:
+        """The client's position among those that train, or among the held-out ones if it is held out."""
+        return sum(other.held_out == self.client.held_out for other in self.federation.clients[: self.id])
+
+    @cached_property
     def label_counts(self) -> Tensor:
         """How many training examples of each class the client has, float32."""
         return self.federation.label_counts(self.id).to(self.labels.device)
@@ -97,7 +102,7 @@ class Workbench:
         self.model = model
         self.parameters: Tensors = {k: w for k, w in model.named_parameters() if w.requires_grad}
         self.buffers: Tensors = {k: b for k, b in model.named_buffers() if k in floating_buffers(model)}
-        split = algorithm.split
+        self._split = split = algorithm.split
         self.personal = (split.personal_parameters(model) | split.personal_buffers(model)) & (
             self.parameters.keys() | self.buffers.keys()
         )
@@ -115,13 +120,17 @@ class Workbench:
         parameters = {k: self.initial[k].clone() for k in self.parameters if k not in self.personal}
         return parameters, {k: self.initial[k].clone() for k in self.buffers if k not in self.personal}
 
-    def load(self, shared: Tensors, buffers: Tensors, personal: Tensors) -> None:
-        """Overwrite the model's state; personal values that a client does not have yet are the initial ones."""
-        own = {k: personal.get(k, self.initial[k]) for k in self.personal}
+    def load(self, shared: Tensors, buffers: Tensors, personal: Tensors, place: int | None = None) -> None:
+        """Overwrite the model's state; own values that a client does not have yet are those its place starts with."""
+        first: Tensors = {}
+        if place is not None and not personal.keys() >= self.personal:
+            first = self._split.initial_personal(self.model, place)
+        own = {k: personal.get(k, first.get(k, self.initial[k])) for k in self.personal}
         values = {**shared, **buffers, **own}
         with torch.no_grad():
             targets = {**self.parameters, **self.buffers}
-            torch._foreach_copy_([targets[k] for k in values], list(values.values()))
+            if values:
+                torch._foreach_copy_([targets[k] for k in values], list(values.values()))
             for counter, initial in self._counters:
                 counter.copy_(initial)
 
@@ -183,7 +192,8 @@ def open_local(
     seed: int,
 ) -> Local:
     """Load the received model with the client's own parameters, and return what its terms may see."""
-    bench.load(assignment.shared, assignment.buffers, memory.get(PERSONAL, {}))
+    place = data.place if bench.personal else None
+    bench.load(assignment.shared, assignment.buffers, memory.get(PERSONAL, {}), place)
     return Local(
         model=bench.model,
         data=data,
@@ -231,7 +241,7 @@ def train_client(
 ) -> tuple[Upload, Memory]:
     """Train one client and return what it sends and what it remembers."""
     local = open_local(algorithm, work, assignment, bench, memory, data, seed)
-    optimizer = algorithm.optimizer
+    optimizer = algorithm.optimizer.fitted(bench.model, list(bench.parameters), assignment.round, assignment.rounds)
     state = {k: v.clone() for k, v in memory.get(OPTIMIZER, {}).items()} or optimizer.init(bench.parameters)
     slots = optimizer.slots(state, list(bench.parameters))
     parameters = list(bench.parameters.values())

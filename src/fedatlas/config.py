@@ -4,6 +4,7 @@ seed = 0
 [data]       source, folder, partition (a table with a name), test, test_fraction, held_out, folds, fold
 [model]      name and the model's own options
 [algorithm]  name and the recipe's own options
+[atlas]      file, use (a list of sample, aggregate, train) and client2vec's own options
 [algorithms] options by algorithm, for comparing several: fedsam = { rho = 0.01 }
 [optimizer]  name and the optimizer's own options
 [training]   rounds, cohort, epochs, steps, batch_size, augment (a table), buffers, evaluate_every, checkpoint_every
@@ -23,6 +24,7 @@ from typing import Any
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS, build_algorithm
+from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.client import LocalWork
 from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, load_dataset
 from fedatlas.errors import UsageError, unknown_name
@@ -46,6 +48,7 @@ DEFAULTS: dict[str, Any] = {
     "model": {"name": "cnn"},
     "algorithm": {"name": "fedavg"},
     "algorithms": {},
+    "atlas": {"file": None, "use": ["sample", "aggregate", "train"]},
     "optimizer": {"name": "sgd"},
     "training": {
         "rounds": 20,
@@ -61,7 +64,7 @@ DEFAULTS: dict[str, Any] = {
 }
 OPEN = ("model", "algorithm", "optimizer")
 """Sections whose options belong to what they name, and are checked when it is built."""
-BY_ALGORITHM = "algorithms"
+BY_ALGORITHM, ATLAS = "algorithms", "atlas"
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,20 @@ class Config:
         if self.values["optimizer"] != DEFAULTS["optimizer"]:
             algorithm = algorithm.with_optimizer(build_optimizer(**self.values["optimizer"]))
         buffers = self.values["training"]["buffers"]
-        return algorithm if buffers is None else algorithm.with_buffers(buffers)
+        return self._with_atlas(algorithm if buffers is None else algorithm.with_buffers(buffers))
+
+    def _with_atlas(self, algorithm: Algorithm) -> Algorithm:
+        options = dict(self.values[ATLAS])
+        file, uses = options.pop("file"), options.pop("use")
+        if file is None:
+            return algorithm
+        known = DEFAULTS[ATLAS]["use"]
+        for use in uses:
+            if use not in known:
+                raise unknown_name("use of an atlas", use, known)
+        options |= {"base": algorithm, "atlas": file, **{use: use in uses for use in known}}
+        made: Algorithm = _checked(client2vec, "option of atlas", options)
+        return made
 
     def work(self) -> LocalWork:
         """Return how much a client trains."""
@@ -203,7 +219,7 @@ def _merge(values: dict[str, Any], changes: Mapping[str, Any], where: str) -> No
             if section == BY_ALGORITHM:
                 if key not in ALGORITHMS:
                     raise unknown_name(f"algorithm in {where}: {section}.", key, ALGORITHMS)
-            elif section not in OPEN and key not in DEFAULTS[section]:
+            elif section not in (*OPEN, ATLAS) and key not in DEFAULTS[section]:
                 raise unknown_name(f"key in {where}: {section}.", key, DEFAULTS[section])
             if isinstance(value, Mapping) and isinstance(values[section].get(key), Mapping) and "name" not in value:
                 value = {**values[section][key], **value}

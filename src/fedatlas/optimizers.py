@@ -8,12 +8,12 @@ than a small client's training.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedatlas.errors import UsageError
 from fedatlas.types import Tensors
@@ -21,6 +21,8 @@ from fedatlas.types import Tensors
 Gradient = Callable[[], list[Tensor]]
 """Computes the gradient of the local objective at the parameters' current values."""
 Schedule = Literal["constant", "cosine"]
+Rates = float | Sequence[float]
+"""One learning rate for all parameters, or one for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +60,23 @@ class LocalOptimizer:
         """Return this optimizer over another base; a plain one is replaced, a wrapper keeps its own rule."""
         return base
 
+    def fitted(self, model: nn.Module, names: Sequence[str], round: int, rounds: int) -> LocalOptimizer:
+        """Return the optimizer for one client's round; one whose layers differ in rate looks up here which they are.
+
+        ``names`` are the parameters that it will step, in order.
+        """
+        return self
+
+    def adapting(self, lr: float | None = None, min_lr: float | None = None) -> LocalOptimizer:
+        """Return the optimizer with which a new client tunes what is its own while the shared model rests."""
+        first = self.lr if lr is None else lr
+        return replace(self, lr=first, min_lr=min(self.min_lr, first) if min_lr is None else min_lr)
+
     def init(self, parameters: Tensors) -> Tensors:
         """Return the state before the first step."""
         return {}
 
-    def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: float) -> None:
+    def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: Rates) -> None:
         """Change the parameters (and the state) in place, given their gradients."""
         raise TypeError(f"{type(self).__name__} must define update()")
 
@@ -98,7 +112,7 @@ class SGD(LocalOptimizer):
         """Return zero momenta, or nothing without momentum."""
         return {f"momentum/{k}": torch.zeros_like(w) for k, w in parameters.items()} if self.momentum else {}
 
-    def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: float) -> None:
+    def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: Rates) -> None:
         """Change the parameters and momenta in place."""
         if self.momentum:
             (velocity,) = state
@@ -107,7 +121,10 @@ class SGD(LocalOptimizer):
             gradients = (
                 list(torch._foreach_add(gradients, velocity, alpha=self.momentum)) if self.nesterov else velocity
             )
-        torch._foreach_add_(parameters, gradients, alpha=-lr)
+        if isinstance(lr, Sequence):
+            torch._foreach_sub_(parameters, torch._foreach_mul(gradients, list(lr)))
+        else:
+            torch._foreach_add_(parameters, gradients, alpha=-lr)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,12 +156,15 @@ class Adam(LocalOptimizer):
             "steps": torch.zeros(()),
         }
 
-    def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: float) -> None:
+    def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: Rates) -> None:
         """Change the parameters and moments in place."""
         first, second, (steps,) = state
         steps += 1
         if self.decoupled and self.weight_decay:
-            torch._foreach_mul_(parameters, 1 - lr * self.weight_decay)
+            if isinstance(lr, Sequence):
+                torch._foreach_mul_(parameters, [1 - one * self.weight_decay for one in lr])
+            else:
+                torch._foreach_mul_(parameters, 1 - lr * self.weight_decay)
         torch._foreach_lerp_(first, gradients, 1 - self.beta1)
         torch._foreach_mul_(second, self.beta2)
         torch._foreach_addcmul_(second, gradients, gradients, value=1 - self.beta2)
@@ -153,7 +173,10 @@ class Adam(LocalOptimizer):
         denominator = torch._foreach_sqrt(second)
         torch._foreach_div_(denominator, math.sqrt(correction2))
         torch._foreach_add_(denominator, self.eps)
-        torch._foreach_addcdiv_(parameters, first, denominator, value=-lr / correction1)
+        if isinstance(lr, Sequence):
+            torch._foreach_addcdiv_(parameters, first, denominator, [-one / correction1 for one in lr])
+        else:
+            torch._foreach_addcdiv_(parameters, first, denominator, value=-lr / correction1)
 
     def _decayed(self, parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
         return gradients if self.decoupled else super()._decayed(parameters, gradients)
@@ -183,6 +206,15 @@ class Wrapper(LocalOptimizer):
         """Return the same rule over another base."""
         return replace(self, base=self.base.rebased(base))
 
+    def fitted(self, model: nn.Module, names: Sequence[str], round: int, rounds: int) -> LocalOptimizer:
+        """Return the same rule over the fitted base."""
+        base = self.base.fitted(model, names, round, rounds)
+        return self if base is self.base else replace(self, base=base)
+
+    def adapting(self, lr: float | None = None, min_lr: float | None = None) -> LocalOptimizer:
+        """Return the same rule over the base's optimizer for a new client."""
+        return replace(self, base=self.base.adapting(lr, min_lr))
+
     def init(self, parameters: Tensors) -> Tensors:
         """Return the base's state before the first step."""
         return self.base.init(parameters)
@@ -191,7 +223,7 @@ class Wrapper(LocalOptimizer):
         """Return the base's state as lists."""
         return self.base.slots(state, names)
 
-    def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: float) -> None:
+    def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: Rates) -> None:
         """Change the parameters in place, as the base does."""
         self.base.update(parameters, gradients, state, lr)
 

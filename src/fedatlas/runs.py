@@ -201,6 +201,15 @@ class Run:
 
         return write_report([self], Path(path) if path else self.folder / "report.html")
 
+    def adapt(self, client: str | int | None = None, **options: Any) -> Any:
+        """Bring in a client: tune what this run's algorithm keeps personal, and nothing else.
+
+        Returns what ``fedatlas.adapting.adapt`` does; ``options`` are that function's.
+        """
+        from fedatlas.adapting import adapt  # adapting reads runs: a circle otherwise
+
+        return adapt(self, client, **options)
+
     def _evaluated(self) -> list[dict[str, Any]]:
         if not self.evaluations:
             raise RunFolderError(f"{self.folder} has no evaluation yet; resume the run or let it reach one.")
@@ -232,7 +241,10 @@ def _installed(name: str) -> bool:
 def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
     """Refuse to resume a run under other settings; machine settings may differ, and so may the number of rounds."""
     free: set[tuple[str, ...]] = {("machine",), ("versions",)}
-    if now["algorithm"]["optimizer"].get("schedule", "constant") == "constant":
+    optimizer = now["algorithm"]["optimizer"]
+    while "base" in optimizer:
+        optimizer = optimizer["base"]
+    if optimizer.get("schedule", "constant") == "constant":
         free.add(("training", "rounds"))
     differing = [path for path in _differences(before, now) if path[:1] not in free and path not in free]
     if differing:

@@ -72,9 +72,9 @@ class ClientRunner:
     @torch.no_grad()
     def score_client(self, shared: Tensors, buffers: Tensors, personal: Tensors, client: int) -> ClientScore:
         """Return how the shared model with one client's own parameters does on that client's test part."""
-        self.bench.load(shared, buffers, personal)
-        self.bench.model.eval()
         data = self.data(client)
+        self.bench.load(shared, buffers, personal, data.place if self.bench.personal else None)
+        self.bench.model.eval()
         rng = generator(self.seed, "evaluation", data.name, device=data.labels.device)
         size = EVALUATION_BATCH[data.labels.device.type]
         scores = [self._score(data, indices, rng) for indices in data.client.test.split(size)]
@@ -92,6 +92,12 @@ def client_score(client: int, correct: Tensor, losses: Tensor) -> ClientScore:
     return ClientScore(
         client=client, num_examples=len(correct), num_correct=int(correct.sum()), loss=float(losses.double().mean())
     )
+
+
+def mean_personal(memory: Mapping[int, Memory]) -> Tensors:
+    """Return the mean of the own parameters of the clients that trained: where a new client's may start."""
+    known = [own[PERSONAL] for _, own in sorted(memory.items()) if PERSONAL in own]
+    return weighted_sum(known, torch.full((len(known),), 1 / len(known), dtype=torch.float64)) if known else {}
 
 
 class Simulator:
@@ -168,7 +174,7 @@ class Simulator:
             # Clients of one domain often share its test set: every example is scored once.
             examples = torch.cat([self.federation.clients[c].test for c in together]).unique()
             chunks = examples.split(EVALUATION_BATCH[self.device.type])
-        newcomer = self._mean_personal()
+        newcomer = mean_personal(self.memory) if self.runner.algorithm.split.newcomers_take_the_mean else {}
         tasks = [Task("score_examples", (shared, buffers, chunk), cost=len(chunk)) for chunk in chunks]
         for c in alone:
             personal = self.memory.get(c, {}).get(PERSONAL) or (newcomer if self.federation.clients[c].held_out else {})
@@ -189,11 +195,6 @@ class Simulator:
                 name = self.federation.clients[score.client].name
                 raise TrainingError(f"loss is {score.loss}", client=name, round=0, stage="evaluation")
         return sorted(scores, key=lambda score: score.client)
-
-    def _mean_personal(self) -> Tensors:
-        """Return where a new client's own parameters start: the mean of those of the clients that trained."""
-        known = [memory[PERSONAL] for _, memory in sorted(self.memory.items()) if PERSONAL in memory]
-        return weighted_sum(known, torch.full((len(known),), 1 / len(known), dtype=torch.float64)) if known else {}
 
     def _task(self, method: str, assignment: Assignment) -> Task:
         cost = len(self.federation.clients[assignment.client].train)

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from fedatlas.errors import UsageError
+from fedatlas.types import Tensors
 
 Buffers = Literal["average", "keep", "none"]
 
@@ -37,6 +38,19 @@ class Split:
     def personal_buffers(self, model: nn.Module) -> set[str]:
         """Return the names of floating buffers that stay on the client."""
         return floating_buffers(model) if self.buffers == "keep" else set()
+
+    def initial_personal(self, model: nn.Module, place: int) -> Tensors:
+        """Return personal values that one client starts with, where they are not the model's own.
+
+        ``place`` is the client's position among those that train, or among the held-out ones if it is held out. The
+        model tells names and shapes; what it holds may be another client's.
+        """
+        return {}
+
+    @property
+    def newcomers_take_the_mean(self) -> bool:
+        """Whether a held-out client starts from the mean of those that trained, or as ``initial_personal`` says."""
+        return True
 
 
 ShareAll = Split

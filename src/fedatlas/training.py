@@ -294,11 +294,10 @@ def make_model(
         )
     else:
         network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()  # the caller's stays as it is
-    if algorithm.split.buffers == "none":
-        network = without_running_statistics(network)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, "extensions"))
-        return algorithm.extend(network)
+        network = algorithm.extend(network)
+    return without_running_statistics(network) if algorithm.split.buffers == "none" else network
 
 
 def resolve(

@@ -41,6 +41,7 @@ NO_SWITCH = {
     "harmofl": "it normalises the images whatever its settings",
     "fedper": "a split has no weight",
     "fedbn": "a split has no weight",
+    "fedpce": "its norms are made from the embedding whatever its settings",
 }
 
 

@@ -15,6 +15,7 @@ from fedatlas.algorithms.feddyn import feddyn
 from fedatlas.algorithms.fediir import fediir
 from fedatlas.algorithms.fedlc import fedlc
 from fedatlas.algorithms.fedmix import fedmix
+from fedatlas.algorithms.fedpce import fedpce
 from fedatlas.algorithms.fedper import fedper
 from fedatlas.algorithms.fedprox import fedprox
 from fedatlas.algorithms.fedsam import fedsam
@@ -44,6 +45,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedmix": fedmix,
     "fedper": fedper,
     "fedbn": fedbn,
+    "fedpce": fedpce,
 }
 
 
@@ -80,6 +82,7 @@ __all__ = [
     "fediir",
     "fedlc",
     "fedmix",
+    "fedpce",
     "fedper",
     "fedprox",
     "fedsam",

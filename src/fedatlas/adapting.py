@@ -1,0 +1,366 @@
+"""Adapt a run's model to one client: what the algorithm keeps personal is tuned, everything shared rests.
+
+FedPCE tunes the embedding, FedBN the norms, FedPer the head; where nothing is personal (FedAvg), there is only a test.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.client import PERSONAL, ClientData, LocalWork, Look, Workbench, minibatches, open_local
+from fedatlas.data import Dataset, Federation, Transform
+from fedatlas.errors import DataError, TrainingError, UsageError, unknown_name
+from fedatlas.models.conditioned import ClientEmbedding, bake
+from fedatlas.objectives import CrossEntropy
+from fedatlas.optimizers import LocalOptimizer
+from fedatlas.personalised import about_network, save_personalised
+from fedatlas.reopening import run_algorithm, run_augment, run_federation, run_network
+from fedatlas.runs import Run
+from fedatlas.seeds import Seeds, numpy_generator
+from fedatlas.simulate import ClientRunner, mean_personal, repeatable
+from fedatlas.training import Model, fingerprint
+from fedatlas.types import Assignment, ClientScore, Tensors
+
+Start = Literal["own", "initial", "mean", "first"]
+STARTS = ("own", "initial", "mean", "first")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Adapted:
+    """A model that was adapted to one client, and what it took."""
+
+    client: str
+    domain: str | None
+    before: ClientScore
+    """On the client's test part, with the values it started from."""
+    after: ClientScore
+    num_examples: int
+    """Training examples that were used."""
+    num_steps: int
+    num_tuned: int
+    """How many numbers were tuned."""
+    start: Tensors
+    personal: Tensors
+    """The client's own parameters and running statistics."""
+    losses: list[float]
+    """Mean training loss of each round."""
+    curve: dict[int, ClientScore]
+    """Scores by round, where asked for."""
+    seconds: float
+    """Seconds of tuning, without tests."""
+    bytes_received: int
+    """The size of the shared model, which the client must have."""
+    bytes_sent: int = 0
+    """Nothing leaves the client."""
+    adapter: Adapter = field(repr=False)
+
+    @property
+    def best(self) -> ClientScore:
+        """The score of highest accuracy among those measured after tuning began; optimistic, as it is on test data."""
+        return max([*self.curve.values(), self.after], key=lambda score: score.accuracy)
+
+    @property
+    def embedding(self) -> Tensor | None:
+        """The client's embedding, where it has one."""
+        name = self.adapter.embedding_name
+        return None if name is None else self.personal[name]
+
+    def model(self) -> nn.Module:
+        """Return the adapted network for inference: plain layers, in evaluation mode, nothing to train."""
+        return self.adapter.personalised(self.personal)
+
+    def save(self, path: Path | str) -> Path:
+        """Write the adapted network as safetensors; ``load_personalised`` reads it, without the run."""
+        about = about_network(self.adapter.run, self.adapter.algorithm, self.adapter.federation.data)
+        return save_personalised(self.model(), {"client": self.client, **about}, path)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the results as plain values, for a record."""
+        plain = ("client", "domain", "num_examples", "num_steps", "num_tuned", "losses", "seconds")
+        return {
+            "algorithm": self.adapter.algorithm.name,
+            **{name: getattr(self, name) for name in (*plain, "bytes_received", "bytes_sent")},
+            **{f"accuracy_{when}": getattr(self, when).accuracy for when in ("before", "after", "best")},
+            **{f"loss_{when}": getattr(self, when).loss for when in ("before", "after")},
+            "num_tested": self.after.num_examples,
+            "curve": {number: score.accuracy for number, score in self.curve.items()},
+            "embedding": None if self.embedding is None else self.embedding.tolist(),
+        }
+
+
+class Adapter:
+    """A run, opened once to adapt its model to any number of clients.
+
+    ``data`` is another federation than the run's, or a data set that is one new client's; a run from Python does not
+    know its data and needs it. ``model`` and ``algorithm`` are needed where they cannot be built by name.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        data: Federation | Dataset | None = None,
+        algorithm: Algorithm | None = None,
+        model: Model | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.run, self.device, self.seeds = run, torch.device(device), Seeds(**run.resolved["seeds"])
+        self.algorithm = run_algorithm(run, algorithm)
+        federation = run_federation(run, data)
+        network = run_network(run, federation, self.algorithm, model)
+        checkpoint = run.checkpoint()
+        shared, buffers = checkpoint.state.shared, checkpoint.state.buffers
+        _rest(network, shared, self.algorithm, run)
+        self.federation = federation.to(self.device)
+        # Cross-entropy alone: what other terms need, such as a server's notes, a client on its own does not get.
+        tuning = replace(self.algorithm, objective=(CrossEntropy(),))
+        self.runner = ClientRunner(tuning, network.to(self.device), self.federation, LocalWork(), self.seeds.batches)
+        self.buffers = self._placed(buffers)
+        self.known = {c: self._placed(m[PERSONAL]) for c, m in sorted(checkpoint.clients.items()) if PERSONAL in m}
+        """The own parameters of the clients that trained."""
+        self.num_bytes = sum(tensor.nbytes for tensor in (*shared.values(), *buffers.values()))
+        self._has_runs_clients = fingerprint(federation) == run.resolved["federation"]["fingerprint"]
+
+    @property
+    def held_out(self) -> list[str]:
+        """The names of the clients that never train."""
+        return [client.name for client in self.federation if client.held_out]
+
+    @cached_property
+    def embedding_name(self) -> str | None:
+        """The name of the embedding among the personal parameters, if there is one."""
+        modules = self.runner.bench.model.named_modules()
+        found = (f"{path}.vector" for path, module in modules if isinstance(module, ClientEmbedding))
+        return next((name for name in found if name in self.runner.bench.personal), None)
+
+    def adapt(
+        self,
+        client: str | int | None = None,
+        *,
+        rounds: int = 200,
+        steps: int = 50,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        min_lr: float | None = None,
+        start: Start | Tensors | None = None,
+        examples: int | None = None,
+        augment: Transform | Literal["run"] | None = "run",
+        evaluate_every: int | None = None,
+        seed: int | None = None,
+    ) -> Adapted:
+        """Tune what is personal on one client's training part, and test before and after on its test part.
+
+        Args:
+            client: name or position; may be left out where there is only one.
+            rounds: of ``steps`` minibatches each; the learning rate's schedule moves once a round. FedPCE's by default.
+            batch_size: None is the run's.
+            lr: the first learning rate, with ``min_lr`` the last; None is the run's own, for FedPCE's embedding 1e-2.
+            start: ``own`` values of a client that trained; ``initial``, as clients of the run began (FedPCE: a unit
+                vector); the ``mean`` of those that trained; those of the ``first`` that did; or tensors by name. None
+                is the client's own if it trained, else what the algorithm gives newcomers.
+            examples: use this many training examples only; fewer are always among more.
+            augment: ``run`` is the run's.
+            evaluate_every: also test after each so many rounds.
+        """
+        for title, value in (("rounds", rounds), ("evaluate_every", evaluate_every)):
+            if value is not None and value < 1:
+                raise UsageError(f"{title} must be at least 1, got {value}.")
+        number = self._position(client)
+        seed = self.seeds.batches if seed is None else seed
+        if augment == "run":
+            augment = run_augment(self.run) if self.runner.bench.personal else None
+        batch_size = self.run.resolved["training"]["batch_size"] if batch_size is None else batch_size
+        work = LocalWork(steps=steps, batch_size=batch_size, augment=augment)
+        data = self._training_data(number, examples, seed)
+        optimizer = self.algorithm.optimizer.adapting(lr, min_lr)
+        first = personal = self._start(start, number)
+        before = self.score(number, first)
+        tuning = _Tuning(self, data, work, optimizer, rounds, seed)
+        curve: dict[int, ClientScore] = {}
+        for turn in range(1, rounds + 1) if self.runner.bench.personal else ():
+            personal = tuning.round(turn, personal)
+            if evaluate_every is not None and turn % evaluate_every == 0:
+                curve[turn] = self.score(number, personal)
+        return Adapted(
+            client=data.name,
+            domain=data.client.domain,
+            before=before,
+            after=self.score(number, personal),
+            num_examples=data.num_examples if self.runner.bench.personal else 0,
+            num_steps=tuning.num_steps,
+            num_tuned=sum(parameter.numel() for parameter in self.runner.bench.parameters.values()),
+            start=first,
+            personal=personal,
+            losses=tuning.losses,
+            curve=curve,
+            seconds=tuning.seconds,
+            bytes_received=self.num_bytes,
+            adapter=self,
+        )
+
+    def score(self, client: int, personal: Tensors) -> ClientScore:
+        """Return how the shared model does with these values on a client's test part, as in the run's evaluations."""
+        with repeatable(self.device):
+            return self.runner.score_client({}, self.buffers, personal, client)
+
+    def personalised(self, personal: Tensors) -> nn.Module:
+        """Return a copy of the network with a client's own parameters, for inference."""
+        self.runner.bench.load({}, self.buffers, personal)
+        return bake(self.runner.bench.model).eval().requires_grad_(False)
+
+    def _position(self, client: str | int | None) -> int:
+        names = [c.name for c in self.federation]
+        if client is None and len(names) == 1:
+            return 0
+        if client is None:
+            raise UsageError(f"which of {len(names)} clients? Held out are {', '.join(self.held_out) or 'none'}.")
+        if isinstance(client, str):
+            if client not in names:
+                raise unknown_name("client", client, names)
+            return names.index(client)
+        if not 0 <= client < len(names):
+            raise UsageError(f"client must be a name or a position in [0, {len(names)}), got {client}.")
+        return client
+
+    def _training_data(self, number: int, examples: int | None, seed: int) -> ClientData:
+        client = self.federation.clients[number]
+        size = len(client.train)
+        if size == 0 or len(client.test) == 0:
+            raise DataError(
+                f"client {client.name} has {size} examples to train on and {len(client.test)} to test on; adapting "
+                "needs both."
+            )
+        if examples is None:
+            return self.runner.data(number)
+        if not 1 <= examples <= size:
+            raise UsageError(f"examples must be in [1, {size}], what client {client.name} has; got {examples}.")
+        order = torch.from_numpy(numpy_generator(seed, "adapting", client.name).permutation(size))
+        few = replace(client, train=client.train[order[:examples].sort().values.to(self.device)])
+        clients = (*self.federation.clients[:number], few, *self.federation.clients[number + 1 :])
+        return ClientData(replace(self.federation, clients=clients), number)
+
+    def _start(self, start: Start | Tensors | None, number: int) -> Tensors:
+        bench, split = self.runner.bench, self.algorithm.split
+        own = self.known.get(number, {}) if self._has_runs_clients else {}
+        if start is None:
+            start = "own" if own else "mean" if split.newcomers_take_the_mean and self.known else "initial"
+        if isinstance(start, str) and start not in STARTS:
+            raise unknown_name("start", start, STARTS)
+        if not bench.personal:
+            return {}
+        if not isinstance(start, str):
+            found = self._placed(start)
+        elif start == "initial":
+            first = split.initial_personal(bench.model, self.runner.data(number).place)
+            found = {name: first.get(name, bench.initial[name]) for name in sorted(bench.personal)}
+        elif start == "mean":
+            found = mean_personal({c: {PERSONAL: values} for c, values in self.known.items()})
+        else:
+            found = own if start == "own" else next(iter(self.known.values()), {})
+        wanted = {name: bench.initial[name].shape for name in sorted(bench.personal)}
+        if {name: tensor.shape for name, tensor in found.items()} != wanted:
+            raise UsageError(
+                f"start={start if isinstance(start, str) else sorted(start)}: this run has no such values for "
+                f"{', '.join(wanted)}. Use start='initial', or give tensors of these names in the network's shapes."
+            )
+        return found
+
+    def _placed(self, tensors: Tensors) -> Tensors:
+        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+
+
+class _Tuning:
+    """The rounds of one client on its own. The optimizer's state lasts from the first to the last."""
+
+    def __init__(
+        self, adapter: Adapter, data: ClientData, work: LocalWork, optimizer: LocalOptimizer, rounds: int, seed: int
+    ) -> None:
+        self.bench, self.buffers, self.data = adapter.runner.bench, adapter.buffers, data
+        self.algorithm = replace(adapter.runner.algorithm, optimizer=optimizer)
+        self.work, self.rounds, self.seed = work, rounds, seed
+        self.state = optimizer.init(self.bench.parameters)
+        self.losses: list[float] = []
+        self.num_steps, self.seconds = 0, 0.0
+
+    def round(self, number: int, personal: Tensors) -> Tensors:
+        """Return the client's own values after another round."""
+        began = time.perf_counter()
+        device = self.data.labels.device
+        assignment = Assignment(round=number, rounds=self.rounds, client=self.data.id, shared={}, buffers=self.buffers)
+        with repeatable(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            losses = self._steps(assignment, personal)
+        mean = float(torch.stack(losses).double().mean()) if losses else 0.0
+        if not torch.isfinite(torch.tensor(mean)):
+            raise TrainingError(
+                f"loss is {mean}. Lower the learning rate.", client=self.data.name, round=number, stage="adapting"
+            )
+        everything = {**self.bench.parameters, **self.bench.buffers}
+        personal = {name: everything[name].detach().clone() for name in sorted(self.bench.personal)}
+        self.losses.append(mean)
+        self.seconds += time.perf_counter() - began
+        return personal
+
+    @torch.no_grad()
+    def _steps(self, assignment: Assignment, personal: Tensors) -> list[Tensor]:
+        bench, names = self.bench, list(self.bench.parameters)
+        local = open_local(self.algorithm, self.work, assignment, bench, {PERSONAL: personal}, self.data, self.seed)
+        optimizer = self.algorithm.optimizer.fitted(bench.model, names, assignment.round, self.rounds)
+        slots = optimizer.slots(self.state, names)
+        _train_what_is_own(bench)
+        torch.manual_seed(local.seed)
+        losses = []
+        for batch in minibatches(local, skip_single=bench.skips_single_examples):
+            if names:
+                look = Look(self.algorithm, local, batch)
+                optimizer.step(list(bench.parameters.values()), slots, look, local.lr)
+                losses.append(look.losses[0])
+            else:  # only running statistics are the client's own
+                bench.model(batch.inputs)
+            self.num_steps += 1
+        return losses
+
+
+def adapt(
+    run: Run,
+    client: str | int | None = None,
+    *,
+    data: Federation | Dataset | None = None,
+    algorithm: Algorithm | None = None,
+    model: Model | None = None,
+    device: str = "cpu",
+    **settings: Any,
+) -> Adapted:
+    """Adapt a run's model to one client; ``settings`` are those of ``Adapter.adapt``.
+
+    To adapt to several clients, open the run once: ``adapter = Adapter(run)``, then ``adapter.adapt(name)`` for each.
+    """
+    return Adapter(run, data=data, algorithm=algorithm, model=model, device=device).adapt(client, **settings)
+
+
+def _rest(network: nn.Module, shared: Tensors, algorithm: Algorithm, run: Run) -> None:
+    """Put the shared parameters into the network, and keep them from being trained."""
+    personal = algorithm.split.personal_parameters(network)
+    parameters = {k: p for k, p in network.named_parameters() if p.requires_grad and k not in personal}
+    if {k: p.shape for k, p in parameters.items()} != {k: t.shape for k, t in shared.items()}:
+        raise UsageError(f"{run.folder} holds the parameters of another network; give model= as it was in training.")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(shared[name])
+            parameter.requires_grad_(False)
+
+
+def _train_what_is_own(bench: Workbench) -> None:
+    """Set training mode, except where it would move shared running statistics."""
+    bench.model.train()
+    for path, module in bench.model.named_modules():
+        names = {name for name, _ in module.named_buffers(prefix=path, recurse=False)} & bench.buffers.keys()
+        if names - bench.personal:
+            module.training = False

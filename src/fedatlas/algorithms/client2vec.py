@@ -1,0 +1,158 @@
+"""Client2Vec. Guo et al., Client2Vec: Improving Federated Learning by Distribution Shifts Aware Client Indexing, 2024.
+
+An atlas, one vector a client, is used over any base algorithm to
+  sample      draw clients like those of the last round                               (Eq. 1, client2vec_sampling.py)
+  aggregate   weigh clients by their likeness to those that have trained of late      (Eq. 3, client2vec_sampling.py)
+  train       keep features across what tells clients apart                           (Eq. 4, client2vec_objective.py)
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms.client2vec_objective import (
+    AtlasVectors,
+    Direction,
+    IndexOrthogonality,
+    KeepProjection,
+    Mode,
+    Projected,
+    Through,
+)
+from fedatlas.algorithms.client2vec_sampling import SimilarityWeights, SimilarToLast
+from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.algorithms.feddyn import DynamicPull
+from fedatlas.algorithms.fediir import GradientAlignment
+from fedatlas.algorithms.fedprox import Proximal
+from fedatlas.algorithms.moon import ModelContrast
+from fedatlas.atlas.atlas import Atlas
+from fedatlas.errors import UsageError
+from fedatlas.sampling import Uniform
+
+TAUS = {"federated": 0.1, "global": 1.0}
+"""The paper's best tau (Table 5) by how the index was trained."""
+OTHER_TAU = 0.5
+
+
+def client2vec(
+    base: Algorithm | None = None,
+    atlas: Atlas | str | Path | None = None,
+    *,
+    sample: bool = True,
+    aggregate: bool = True,
+    train: bool = True,
+    tau: float | None = None,
+    gamma: float = 0.5,
+    lambda1: float = 1.0,
+    lambda_o: float = 1.0,
+    lambda_d: float = 1.0,
+    half: str | None = None,
+    objective_half: str = "feature",
+    mode: Mode = "mean_cos",
+    kl: Direction = "forward",
+    temperature: float = 1.0,
+    detach_teacher: bool = False,
+    tie_to_algorithm: bool = False,
+    personal: bool = False,
+    test_through: Through = "h",
+) -> Algorithm:
+    """Any base algorithm (FedAvg if none is given) whose sampling, weights and local loss use an atlas of the clients.
+
+    Args:
+        atlas: the atlas, or the path of the file that holds it.
+        tau: temperature of the sampling; None takes 0.1 for an index that was trained federated, 1 for a global one,
+            0.5 for any other atlas.
+        half: one half of the vectors by which clients are sampled and weighed; None takes the mean over all.
+        objective_half: the half to which the projected features are made orthogonal.
+        tie_to_algorithm: set ``lambda_o`` and ``lambda_d`` to the weight of the base's own regulariser, 1 if none.
+        personal: every client keeps a projection and a projection classifier of its own.
+        test_through: the classifier that is tested: the model's own, ``h``, or that of the projection, ``g``.
+    """
+    base = base if base is not None else fedavg()
+    algorithm = replace(base, name="client2vec" if base.name == "fedavg" else f"client2vec+{base.name}")
+    if not (sample or aggregate or train):
+        return algorithm
+    atlas = _opened(atlas)
+    if sample:
+        if type(base.sampler) is not Uniform:
+            raise UsageError(
+                f"client2vec over {base.name}: it has a sampler of its own, {type(base.sampler).__name__}. "
+                "Set sample=False, or use a base that samples uniformly."
+            )
+        chosen = TAUS.get(str(atlas.provenance.get("strategy")), OTHER_TAU) if tau is None else tau
+        algorithm = replace(algorithm, sampler=SimilarToLast(atlas=atlas, tau=chosen, half=half))
+    if aggregate:
+        deaf = [type(rule).__name__ for rule in base.server if rule.ignores_weights]
+        if deaf:
+            raise UsageError(
+                f"client2vec over {base.name}: its server rule {deaf[0]} ignores weights, so weighing has no effect. "
+                "Set aggregate=False, or use another base."
+            )
+        if any(link.name == SimilarityWeights.name for link in base.weighting):
+            raise UsageError(f"client2vec over {base.name}: it already weighs by similarity. Set aggregate=False.")
+        links = SimilarityWeights(atlas=atlas, gamma=gamma, lambda1=lambda1, half=half)
+        algorithm = algorithm.with_weighting(links)
+    if train:
+        if tie_to_algorithm:
+            lambda_o = lambda_d = own_weight(base)
+        term = IndexOrthogonality(
+            lambda_o=lambda_o,
+            lambda_d=lambda_d,
+            mode=mode,
+            kl=kl,
+            temperature=temperature,
+            detach_teacher=detach_teacher,
+        )
+        algorithm = _with_objective(algorithm, base.name, atlas, term, objective_half, personal, test_through)
+    return algorithm
+
+
+def own_weight(base: Algorithm) -> float:
+    """Return the weight of an algorithm's own regulariser, 1 if it has none (the paper's App. D.2)."""
+    for term in base.objective:
+        if isinstance(term, ModelContrast | Proximal):
+            return term.mu
+        if isinstance(term, DynamicPull):
+            return term.alpha
+        if isinstance(term, GradientAlignment):
+            return term.penalty
+    return 1.0
+
+
+def _opened(atlas: Atlas | str | Path | None) -> Atlas:
+    if isinstance(atlas, str | Path):
+        return Atlas.load(atlas)
+    if not isinstance(atlas, Atlas):
+        raise UsageError(f"client2vec(atlas) must be an atlas of the clients or the path of one, got {atlas!r}.")
+    return atlas
+
+
+def _with_objective(
+    algorithm: Algorithm,
+    base: str,
+    atlas: Atlas,
+    term: IndexOrthogonality,
+    half: str,
+    personal: bool,
+    test_through: Through,
+) -> Algorithm:
+    """Return the algorithm with the projection around the model and its term in the objective."""
+    if half not in atlas.halves:
+        raise UsageError(
+            f"client2vec over {base}: local training needs the half {half!r} of the vectors, and the atlas has only "
+            f"{', '.join(map(repr, atlas.halves))}. Set train=False, or name one by objective_half."
+        )
+    if any(own.name == term.name for own in algorithm.objective):
+        raise UsageError(f"client2vec over {base}: it already trains with an atlas. Set train=False.")
+    if term.lambda_o == 0 and term.lambda_d == 0:
+        return algorithm
+    if test_through == "g" and term.lambda_d == 0:
+        raise UsageError("client2vec: lambda_d=0 leaves the classifier G untrained; test through h, or raise lambda_d.")
+    projected = Projected(width=atlas.halves[half].shape[1], test_through=test_through)
+    algorithm = replace(algorithm.with_terms(term), extensions=(*algorithm.extensions, projected))
+    if term.lambda_o > 0:
+        algorithm = algorithm.with_rules(AtlasVectors(atlas=atlas, half=half))
+    if personal:
+        split = algorithm.split
+        algorithm = replace(algorithm, split=KeepProjection(base=split, buffers=split.buffers))
+    return algorithm

@@ -1,0 +1,242 @@
+"""FedGR, the reweighting of FedGCR. Cheng, Yeh, Chen, Pastor, Chen: FedGCR: Achieving Performance and Fairness for
+Federated Learning with Distinct Client Types via Group Customization and Reweighting, AAAI 2024.
+
+client   h~_k = mean over the classes present of the mean of h over the class's examples                       (Eq. 4)
+server   groups of clients by their h~;   L~_i = mean of L_k over the members of group i
+         beta = delta (1 - gamma^{r-1})                                                             (Eq. 5; r = 1..R)
+         a_k  = omega_k [L_k^{1-beta} L~_{c(k)}^beta]^{q+1}, normalised                                        (Eq. 3)
+
+h is the type-specific prompt of an example where the model makes one, else its features. h~_k and L_k are of the model
+that the client received.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.client import Local
+from fedatlas.errors import UsageError, unknown_name
+from fedatlas.grouping import COVARIANCES, METHODS, Groups, group_clients
+from fedatlas.models.prompted import TypePrompted
+from fedatlas.objectives import ReceivedLoss, Term, received_losses
+from fedatlas.seeds import derive
+from fedatlas.types import Cohort, Tensors
+from fedatlas.weighting import Weighting
+
+TYPE_VECTOR = "type_vector"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypeVector(Term):
+    """Adds nothing to the loss; tells the server the class-balanced mean of the examples' type-specific prompts."""
+
+    name: ClassVar[str] = TYPE_VECTOR
+    discloses: ClassVar[tuple[str, ...]] = (
+        "mean of the type-specific prompts (or features) of the client's training data, each class counting the same",
+    )
+
+    def begin(self, local: Local) -> None:
+        """Find the mean under the received model."""
+        local.scratch[self.name] = {"mean": class_balanced_mean(local)}
+
+    def finish(self, local: Local) -> Tensors:
+        """Send what was found."""
+        return local.scratch[self.name]
+
+
+@torch.no_grad()
+def class_balanced_mean(local: Local) -> Tensor:
+    """Return h~, (width,), under the model as it is, in evaluation mode and without augmentation."""
+    model, counts = local.model, local.data.label_counts
+    mode = model.training
+    model.eval()
+    sums = []
+    for batch in local.passes():
+        vectors = model.type_prompts(batch.inputs) if isinstance(model, TypePrompted) else model(batch.inputs)[0]
+        # As a product: adding by index has no fixed order on a GPU.
+        sums.append(F.one_hot(batch.labels, len(counts)).double().T @ vectors.double())
+    model.train(mode)
+    present = counts > 0
+    return (torch.stack(sums).sum(0)[present] / counts[present, None]).mean(0).float()
+
+
+class Grouping(Protocol):
+    """Says which of a round's clients belong together."""
+
+    def labels(self, cohort: Cohort) -> Tensor:
+        """Return the group of each upload's client, (uploads,) int64 on the CPU."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypeGroups:
+    """Groups the clients of each round anew, by the vectors that they sent."""
+
+    num_groups: int = 5
+    """T', the most groups; FINCH finds their number itself."""
+    method: str = "gmm"
+    """``gmm``, ``kmeans`` or ``finch``."""
+    covariance: str = "diag"
+    """Of the mixture: ``diag`` or ``spherical``."""
+    n_init: int = 10
+    """Starts of which the best is taken."""
+    seed: int = 0
+    """Of the starts, with the round."""
+
+    def __post_init__(self) -> None:
+        for title, value in (("num_groups", self.num_groups), ("n_init", self.n_init)):
+            if value < 1:
+                raise UsageError(f"TypeGroups({title}) must be at least 1, got {value}.")
+        if self.method not in METHODS:
+            raise unknown_name("method of grouping", self.method, METHODS)
+        if self.covariance not in COVARIANCES:
+            raise unknown_name("covariance", self.covariance, COVARIANCES)
+
+    def find(self, cohort: Cohort) -> Groups:
+        """Return the groups of a round's uploads; asked twice, the same ones."""
+        if not all(TYPE_VECTOR in upload.notes for upload in cohort.uploads):
+            raise UsageError("TypeGroups needs the clients' vectors: add TypeVector() to the objective.")
+        return group_clients(
+            torch.stack([upload.notes[TYPE_VECTOR]["mean"] for upload in cohort.uploads]),
+            self.num_groups,
+            method=self.method,
+            covariance=self.covariance,
+            n_init=self.n_init,
+            seed=derive(self.seed, TYPE_VECTOR, cohort.round),
+        )
+
+    def labels(self, cohort: Cohort) -> Tensor:
+        """Return the group of each upload's client."""
+        return self.find(cohort).labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedGroups:
+    """Groups that were known before training."""
+
+    clients: tuple[str, ...]
+    """The clients, by name."""
+    groups: tuple[int, ...]
+    """The group of each."""
+
+    def __post_init__(self) -> None:
+        if len(self.clients) != len(self.groups):
+            raise UsageError(f"FixedGroups needs one group a client, got {len(self.groups)} for {len(self.clients)}.")
+
+    def labels(self, cohort: Cohort) -> Tensor:
+        """Return the group of each upload's client."""
+        known = dict(zip(self.clients, self.groups, strict=True))
+        names = [cohort.roster[upload.client].name for upload in cohort.uploads]
+        if missing := [name for name in names if name not in known]:
+            raise UsageError(
+                f"FixedGroups: client {missing[0]!r} has no group among the {len(known)} that have one. "
+                "Make the groups from the same federation."
+            )
+        return torch.tensor([known[name] for name in names])
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupLoss(Weighting):
+    """Gives more weight to clients with a high loss, and to clients of groups with a high loss."""
+
+    name: ClassVar[str] = "group_loss"
+    groups: Grouping = TypeGroups()
+    """Who belongs together."""
+    q: float = 1.0
+    """How much the loss counts; -1 leaves the weights as they come."""
+    delta: float = 0.5
+    """The share of the group's loss against the client's own, in the end."""
+    gamma: float = 0.5
+    """What is left of the way to ``delta`` after each round."""
+    delay: int = 1
+    """Rounds before the group's loss begins to count."""
+    by_examples: bool = False
+    """Weigh the members of a group by their examples in its loss."""
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.q < math.inf:
+            raise UsageError(f"GroupLoss(q) must be at least -1, got {self.q}.")
+        for title, value in (("delta", self.delta), ("gamma", self.gamma)):
+            if not 0 <= value <= 1:
+                raise UsageError(f"GroupLoss({title}) must be in [0, 1], got {value}.")
+        if self.delay < 0:
+            raise UsageError(f"GroupLoss(delay) must not be negative, got {self.delay}.")
+
+    def beta(self, round: int) -> float:
+        """Return the share of the group's loss in a round, counted from 1."""
+        return self.delta * (1 - self.gamma ** max(round - self.delay, 0))  # Eq. 5
+
+    def weigh(self, weights: Tensor, cohort: Cohort, memory: Tensors) -> tuple[Tensor, Tensors]:
+        """Multiply the weights by ``[L_k^{1-beta} L~_{c(k)}^beta]^{q+1}``."""
+        if self.q == -1:
+            return weights, memory
+        # A loss of exactly 0 has no logarithm; the floor is far below any that matters.
+        losses = received_losses(cohort, type(self).__name__).clamp(min=1e-10)
+        beta = self.beta(cohort.round)
+        exponents = (1 - beta) * losses.log()
+        if beta > 0:
+            member = F.one_hot(self.groups.labels(cohort).unique(return_inverse=True)[1]).double()
+            sizes = [float(upload.num_examples) if self.by_examples else 1.0 for upload in cohort.uploads]
+            share = member * torch.tensor(sizes, dtype=torch.float64)[:, None]
+            group_losses = (share / share.sum(0)).T @ losses
+            exponents = exponents + beta * (member @ group_losses).log()
+        exponents = (self.q + 1) * exponents
+        return weights * (exponents - exponents.max()).exp(), memory  # relative to the largest: no overflow
+
+
+class Grouped(Protocol):
+    """Vectors of named clients that can be grouped, such as an atlas."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The clients."""
+        ...
+
+    def groups(self, count: int, *, method: str, seed: int) -> Tensor:
+        """Return the group of each client, (clients,)."""
+        ...
+
+
+def fedgr(
+    base: Algorithm | None = None,
+    num_groups: int = 5,
+    method: str = "gmm",
+    q: float = 1.0,
+    delta: float = 0.5,
+    gamma: float = 0.5,
+    atlas: Grouped | None = None,
+) -> Algorithm:
+    """Any base algorithm (FedAvg if none is given) in which clients and groups of clients with a high loss count more.
+
+    Groups are found in each round from what the clients' examples look like to the model, or once from an ``atlas``.
+    """
+    groups: Grouping = TypeGroups(num_groups=num_groups, method=method)
+    if atlas is not None:
+        found = atlas.groups(min(num_groups, len(atlas.names)), method=method, seed=0).tolist()
+        groups = FixedGroups(clients=tuple(atlas.names), groups=tuple(int(group) for group in found))
+    return reweighted(base if base is not None else fedavg(), GroupLoss(groups=groups, q=q, delta=delta, gamma=gamma))
+
+
+def reweighted(base: Algorithm, weighting: GroupLoss) -> Algorithm:
+    """Return the base with group reweighting and what it asks of clients."""
+    if any(link.name == GroupLoss.name for link in base.weighting):
+        raise UsageError(f"fedgr over {base.name}: it already weighs by the groups' losses; change its settings there.")
+    if deaf := [type(rule).__name__ for rule in base.server if rule.ignores_weights]:
+        raise UsageError(
+            f"fedgr over {base.name}: its server rule {deaf[0]} ignores weights, so weighing has no effect. "
+            "Use another base."
+        )
+    asked: list[Term] = [ReceivedLoss()]
+    if isinstance(weighting.groups, TypeGroups):
+        asked.insert(0, TypeVector())
+    known = {term.name for term in base.objective}
+    name = "fedgr" if base.name == "fedavg" else f"fedgr+{base.name}"
+    named = replace(base, name=name).with_terms(*(term for term in asked if term.name not in known))
+    return named.with_weighting(weighting)

@@ -1,0 +1,153 @@
+"""FedPCE: Federated Personalized Client Embeddings (anonymous submission; the version with learned embeddings).
+
+model   scale and shift of norm layer k are gamma_k(v_n) and beta_k(v_n), made from client n's embedding v_n (Eq. 3, 4)
+client  steps on cross-entropy over (shared w, its own v_n); v_n = e^(n) at first, 0 from the E-th client on
+server  w <- (1/N) sum_n w_n                 the perceptrons that make gamma and beta are shared, v_n never leaves
+later   a new client tunes v alone, w at rest: see fedatlas.adapting
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.errors import UsageError
+from fedatlas.models.conditioned import ClientEmbedding, ConditionedNorms, NormGenerators
+from fedatlas.optimizers import Adam, Gradient, LocalOptimizer, Wrapper
+from fedatlas.splits import Split
+from fedatlas.types import Tensors
+from fedatlas.weighting import ByExamples, Equal
+
+Newcomer = Literal["unit", "mean"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepEmbedding(Split):
+    """Shares all but the embedding, which starts as a unit vector of its own for each client."""
+
+    name: ClassVar[str] = "keep_embedding"
+    newcomer: Newcomer = "unit"
+    """Where a held-out client starts: at its own unit vector, or at the mean of those that trained."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.newcomer not in ("unit", "mean"):
+            raise UsageError(f"KeepEmbedding(newcomer) must be 'unit' or 'mean', got {self.newcomer!r}.")
+
+    def personal_parameters(self, model: nn.Module) -> set[str]:
+        """Return the name of the embedding."""
+        return set(embeddings(model))
+
+    def initial_personal(self, model: nn.Module, place: int) -> Tensors:
+        """Return the unit vector e^(place), or 0 where there are more clients than dimensions."""
+        first = {name: torch.zeros_like(vector) for name, vector in embeddings(model).items()}
+        for vector in first.values():
+            vector[place : place + 1] = 1.0
+        return first
+
+    @property
+    def newcomers_take_the_mean(self) -> bool:
+        """Whether a held-out client starts from the mean of those that trained."""
+        return self.newcomer == "mean"
+
+
+def embeddings(model: nn.Module) -> Tensors:
+    """Return the embeddings of a model, found by the type of their module, by name."""
+    found = {f"{p}.vector": m.vector.detach() for p, m in model.named_modules() if isinstance(m, ClientEmbedding)}
+    if not found:
+        raise UsageError(
+            f"KeepEmbedding: {type(model).__name__} has no embedding. Add ConditionedNorms() to the algorithm's "
+            "extensions, as fedpce() does."
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The parameters inside modules of one type, with a learning rate of their own."""
+
+    of: type[nn.Module]
+    lr: float
+    min_lr: float = 0.0
+    """Where a cosine schedule ends."""
+    adapting_lr: float | None = None
+    """The first rate when a new client tunes what is its own; None is ``lr``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped(Wrapper):
+    """Another optimizer, with other learning rates for some types of modules; the schedule and all else are its own."""
+
+    name: ClassVar[str] = "grouped"
+    groups: tuple[Group, ...] = ()
+    rates: tuple[float, ...] = field(default=(), repr=False)
+    """The rate of each parameter in one round; ``fitted`` looks them up."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.base, Wrapper):
+            raise UsageError(
+                f"Grouped(base) must be a plain optimizer, got {type(self.base).__name__}; put that around Grouped."
+            )
+        for group in self.groups:
+            self._of(group)
+
+    def fitted(self, model: nn.Module, names: Sequence[str], round: int, rounds: int) -> LocalOptimizer:
+        """Return the optimizer with the rates of a round."""
+        rate_of: dict[int, float] = {}
+        for group in self.groups:
+            rate = self._of(group).lr_at(round, rounds)
+            members = (module for module in model.modules() if isinstance(module, group.of))
+            rate_of |= {id(parameter): rate for module in members for parameter in module.parameters()}
+        others = self.lr_at(round, rounds)
+        parameters = dict(model.named_parameters())
+        return replace(self, rates=tuple(rate_of.get(id(parameters[name]), others) for name in names))
+
+    def adapting(self, lr: float | None = None, min_lr: float | None = None) -> LocalOptimizer:
+        """Return the optimizer for a new client: each group begins at its ``adapting_lr``, or all at ``lr``."""
+        changed = []
+        for group in self.groups:
+            first = (group.adapting_lr or group.lr) if lr is None else lr
+            changed.append(replace(group, lr=first, min_lr=min(group.min_lr, first) if min_lr is None else min_lr))
+        return replace(self, base=self.base.adapting(lr, min_lr), groups=tuple(changed))
+
+    def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: float) -> None:
+        """Take one step, each parameter at its own rate."""
+        if len(self.rates) != len(parameters):
+            raise UsageError("Grouped must be fitted to a model before it steps; call fitted(model, ...) first.")
+        self.base.update(parameters, self.base._decayed(parameters, gradient()), state, self.rates)
+
+    def _of(self, group: Group) -> LocalOptimizer:
+        return replace(self.base, lr=group.lr, min_lr=group.min_lr)
+
+
+def fedpce(
+    embedding: int = 32,
+    hidden: int = 64,
+    head_norm: str = "layer",
+    uniform: bool = True,
+    newcomer: Newcomer = "unit",
+    lr: float = 1e-4,
+    generator_lr: float = 1e-2,
+    embedding_lr: float = 0.1,
+) -> Algorithm:
+    """Each client has a few numbers of its own; shared perceptrons make all norms' scales and shifts from them."""
+    groups = (
+        Group(of=NormGenerators, lr=generator_lr, min_lr=min(1e-6, generator_lr)),
+        Group(of=ClientEmbedding, lr=embedding_lr, min_lr=min(1e-4, embedding_lr), adapting_lr=min(1e-2, embedding_lr)),
+    )
+    adam = Adam(
+        lr=lr, min_lr=min(1e-6, lr), beta1=0.5, beta2=0.9, weight_decay=1e-4, schedule="cosine", keep_state=True
+    )
+    return Algorithm(
+        name="fedpce",
+        weighting=(Equal() if uniform else ByExamples(),),
+        split=KeepEmbedding(newcomer=newcomer),
+        optimizer=Grouped(base=adam, groups=groups),
+        extensions=(ConditionedNorms(embedding=embedding, hidden=hidden, head_norm=head_norm),),
+    )

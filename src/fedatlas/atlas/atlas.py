@@ -1,0 +1,265 @@
+"""The atlas: one vector a client, in named halves, and what can be asked of it.
+
+The halves are Client2Vec's (Guo et al., "Client2Vec: Improving Federated Learning by Distribution Shifts Aware Client
+Indexing"): "feature" says what a client's inputs look like, "label" which labels it has. Any source of vectors will do.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.atlas.noise import noisy, plan_noise
+from fedatlas.atlas.places import group_labels, place
+from fedatlas.atlas.storage import read_vectors, write_vectors
+from fedatlas.errors import DataError, UsageError, unknown_name
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Atlas:
+    """One vector a client, in named halves.
+
+    >>> atlas = Atlas(names=("a", "b"), halves={"label": torch.tensor([[2.0, 0.0], [1.0, 1.0]])},
+    ...               sizes=torch.tensor([30, 10]))
+    >>> atlas.neighbours("a")
+    [('b', 0.7071067690849304)]
+    """
+
+    names: tuple[str, ...]
+    """The clients."""
+    halves: Mapping[str, Tensor]
+    """float32 (clients, width) each: raw means, not normalised."""
+    sizes: Tensor
+    """int64 (clients,): the training examples of each client."""
+    domains: tuple[str | None, ...] = ()
+    """For pictures only; () becomes None for every client."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Plain values that say where the vectors come from: source, encoder, seed, ..."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "domains", tuple(self.domains) or (None,) * len(self.names))
+        _check(self)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def rows(self, names: Sequence[str]) -> Tensor:
+        """Return the positions of clients, int64."""
+        missing = next((name for name in names if name not in self._positions), None)
+        if missing is not None:
+            raise UsageError(
+                f"client {missing!r} is not in the atlas of {len(self)} clients ({self.names[0]!r}, ...). "
+                "Make the atlas from the same federation, or add the client with add_client."
+            )
+        return torch.tensor([self._positions[name] for name in names], dtype=torch.int64)
+
+    def half(self, name: str | None = None) -> Tensor:
+        """Return one half as it is, or all halves side by side."""
+        chosen = [self.halves[own] for own in self._chosen(name)]
+        return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=1)
+
+    def unit(self, name: str) -> Tensor:
+        """Return the rows of a half at length 1; a row of zeros stays zero."""
+        (own,) = self._chosen(name)
+        return self.halves[own] * self._inverse_norms[own][:, None]
+
+    def similarity(self, half: str | None = None) -> Tensor:
+        """Return (clients, clients): the cosine of every two clients, averaged over the halves or of one half."""
+        chosen = self._chosen(half)
+        total = torch.zeros(len(self), len(self))
+        for own in chosen:
+            rows = self.unit(own)
+            total.addmm_(rows, rows.T, alpha=1 / len(chosen))
+        return total.clamp_(-1, 1)
+
+    def similarity_to(self, members: Tensor, weights: Tensor | None = None, half: str | None = None) -> Tensor:
+        """Return (clients,): how alike each client is to a set of clients.
+
+            S(i, C) = sum over j in C of N_j mean over halves of cos(beta_i, beta_j) / sum over j in C of N_j    (Eq. 1)
+
+        Args:
+            members: positions of the set's clients, in any order.
+            weights: N_j, one for each member in the order of ``members``; the sizes if not given.
+            half: one half alone, without the mean over halves.
+        """
+        if members.ndim != 1 or len(members) == 0:
+            raise UsageError(f"members must be the positions of at least one client, got {members.tolist()}.")
+        share = (self.sizes[members] if weights is None else weights).float()
+        if share.shape != members.shape or not bool((share >= 0).all()) or not 0 < float(share.sum()) < float("inf"):
+            raise UsageError(
+                "weights must be one number for each member, none negative and not all zero; "
+                f"got {share.tolist()} for {len(members)} members."
+            )
+        chosen = self._chosen(half)
+        share = share / (share.sum() * len(chosen))
+        total = torch.zeros(len(self))
+        for own in chosen:
+            # The members' unit rows are summed first: O(clients x width), and no copy of all rows.
+            scales = self._inverse_norms[own]
+            total.addcmul_(self.halves[own] @ ((share * scales[members]) @ self.halves[own][members]), scales)
+        return total.clamp_(-1, 1)
+
+    def neighbours(self, client: str, count: int = 5, half: str | None = None) -> list[tuple[str, float]]:
+        """Return the most similar clients with their similarity, the nearest first."""
+        row = self.rows([client])
+        similarity = self.similarity_to(row, torch.ones(1), half)
+        order = similarity.sort(descending=True, stable=True).indices.tolist()
+        nearest = [i for i in order if i != int(row)][: max(count, 0)]
+        return [(self.names[i], float(similarity[i])) for i in nearest]
+
+    def groups(self, count: int, *, half: str | None = None, method: str = "kmeans", seed: int = 0) -> Tensor:
+        """Return (clients,) int64: the group of each client, by ``kmeans`` or ``gmm`` (spherical), ten starts.
+
+        The points are the unit rows, so that two clients are as near as their cosines say, whatever the halves' scales.
+        Groups are numbered in the order of their first client.
+        """
+        return group_labels(self._points(half), count, method, seed)
+
+    def map2d(self, method: str = "pca", half: str | None = None, seed: int = 0) -> np.ndarray:
+        """Return (clients, 2): a place for each client in a plane, by ``pca`` or ``tsne`` of the unit rows."""
+        return place(self._points(half), method, seed)
+
+    def add_client(self, name: str, halves: Mapping[str, Tensor], size: int, domain: str | None = None) -> "Atlas":
+        """Return the atlas with one more client, made by the same source (and with the same noise, if any)."""
+        if name in self._positions:
+            raise UsageError(f"client {name!r} is in the atlas already; give the new client another name.")
+        if halves.keys() != self.halves.keys():
+            raise UsageError(f"client {name!r}: give the halves {sorted(self.halves)}, got {sorted(halves)}.")
+        for own, table in self.halves.items():
+            if halves[own].shape != table.shape[1:]:
+                raise UsageError(
+                    f"client {name!r}: half {own!r} must have shape {tuple(table.shape[1:])}, "
+                    f"got {tuple(halves[own].shape)}."
+                )
+        return replace(
+            self,
+            names=(*self.names, name),
+            halves={own: torch.cat([table, halves[own].to(table)[None]]) for own, table in self.halves.items()},
+            sizes=torch.cat([self.sizes, torch.tensor([size])]),
+            domains=(*self.domains, domain),
+            provenance={**self.provenance, "added": [*self.provenance.get("added", []), name]},
+        )
+
+    def with_noise(
+        self,
+        *,
+        clip: float | None = None,
+        sigma: float | None = None,
+        epsilon: float | None = None,
+        delta: float = 1e-5,
+        protects: str = "client",
+        seed: int = 0,
+    ) -> "Atlas":
+        """Return the atlas as the server would have got it from clients that add Gaussian noise.
+
+        Each half is clipped to norm ``clip`` and gets noise of standard deviation ``sigma`` in every entry, or as much
+        as ``epsilon`` asks for; what that buys is in ``provenance["noise"]``. See ``fedatlas.atlas.noise``.
+
+        Args:
+            clip: the norm bound of every half; with ``protects="example"`` the source has set it.
+            delta: the probability with which the guarantee may fail.
+            protects: ``client`` (a client's whole data set may be another) or ``example`` (one of its examples may).
+            seed: for simulations; it is not written down, for who knows it can take the noise away.
+        """
+        sigmas, promise = plan_noise(
+            self.provenance,
+            self.sizes,
+            self.halves,
+            clip=clip,
+            sigma=sigma,
+            target=epsilon,
+            delta=delta,
+            protects=protects,
+        )
+        halves = noisy(self.names, self.halves, promise["clip"], sigmas, seed)
+        return replace(self, halves=halves, provenance={**self.provenance, "noise": promise})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the atlas as one safetensors file, whole or not at all."""
+        tensors = {**{f"half/{own}": table for own, table in self.halves.items()}, "sizes": self.sizes}
+        words = {
+            "names": self.names,
+            "domains": self.domains,
+            "halves": list(self.halves),
+            "provenance": dict(self.provenance),
+        }
+        write_vectors(path, tensors, words)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Atlas":
+        """Read an atlas, refusing a file that was cut short or altered."""
+        tensors, words = read_vectors(path)
+        return cls(
+            names=tuple(words["names"]),
+            halves={own: tensors[f"half/{own}"] for own in words["halves"]},
+            sizes=tensors["sizes"],
+            domains=tuple(words["domains"]),
+            provenance=words["provenance"],
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return short plain values for a run's record."""
+        return {
+            "clients": len(self),
+            "widths": {own: table.shape[1] for own, table in self.halves.items()},
+            "vectors": self._fingerprint,
+            "provenance": dict(self.provenance),
+        }
+
+    def _chosen(self, half: str | None) -> list[str]:
+        if half is not None and half not in self.halves:
+            raise unknown_name("half of the atlas", half, self.halves)
+        return list(self.halves) if half is None else [half]
+
+    def _points(self, half: str | None) -> Tensor:
+        return torch.cat([self.unit(own) for own in self._chosen(half)], dim=1)
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
+
+    @cached_property
+    def _inverse_norms(self) -> dict[str, Tensor]:
+        norms = {own: torch.linalg.vector_norm(table, dim=1) for own, table in self.halves.items()}
+        return {own: torch.where(norm > 0, 1 / norm, torch.zeros(())) for own, norm in norms.items()}
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(json.dumps([self.names, self.sizes.tolist()]).encode())
+        for own, table in self.halves.items():
+            digest.update(f"{own} {table.shape[1]}".encode())
+            digest.update(table.contiguous().numpy().data)
+        return digest.hexdigest()[:16]
+
+
+def _check(atlas: Atlas) -> None:
+    """Refuse an atlas whose parts do not fit."""
+    count = len(atlas.names)
+    if count == 0 or len(set(atlas.names)) != count:
+        raise DataError(f"an atlas needs at least one client, each named once; got {atlas.names[:5]} of {count}.")
+    if not atlas.halves:
+        raise DataError("an atlas needs at least one half, e.g. 'feature' or 'label'.")
+    for own, table in atlas.halves.items():
+        if table.dtype != torch.float32 or table.ndim != 2 or len(table) != count or table.device.type != "cpu":
+            raise DataError(
+                f"half {own!r} of the atlas must be float32 ({count}, width) on the CPU, "
+                f"got {table.dtype} {tuple(table.shape)} on {table.device}."
+            )
+        if not bool(table.isfinite().all()):
+            where = int((~table.isfinite()).any(1).nonzero()[0])
+            raise DataError(f"half {own!r} of the atlas holds NaN or infinity, first at client {atlas.names[where]!r}.")
+    if atlas.sizes.dtype != torch.int64 or atlas.sizes.shape != (count,) or bool((atlas.sizes < 0).any()):
+        raise DataError(f"sizes of the atlas must be {count} non-negative int64 numbers, got {atlas.sizes}.")
+    if len(atlas.domains) != count:
+        raise DataError(f"the atlas has {count} clients but {len(atlas.domains)} domains; give one each, or none.")
+    try:
+        json.dumps(dict(atlas.provenance), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"provenance of the atlas must hold plain values that JSON knows: {error}.") from error

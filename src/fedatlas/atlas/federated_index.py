@@ -1,0 +1,77 @@
+"""The FEDERATED training of the index network: FedAvg, by the same rounds that train any model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.atlas.dsa_ign import DSAIGN, LOSSES, Orthogonality, decomposition_losses
+from fedatlas.client import Local, LocalWork
+from fedatlas.data.federation import Federation
+from fedatlas.objectives import Batch, Output, Term
+from fedatlas.optimizers import Adam
+from fedatlas.progress import Progress
+from fedatlas.rounds import initial_state, play_round
+from fedatlas.simulate import Simulator
+from fedatlas.training import TrainingPlan
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Decomposition(Term):
+    """The objective of DSA-IGN on a batch of example vectors, of which the model returns (O, D~)."""
+
+    name: ClassVar[str] = "decomposition"
+    targets: Tensor = field(repr=False)
+    """(classes, width): the vector of each class. Every client has it: it comes from the classes' names."""
+    losses: tuple[str, ...] = LOSSES
+    orthogonality: Orthogonality = "mean_cos"
+
+    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
+        """Return the sum of the losses."""
+        assert isinstance(local.model, DSAIGN)
+        halves = local.model.halves(output.features)
+        named = decomposition_losses(
+            halves, output.logits, batch.inputs, self.targets[batch.labels], self.losses, self.orthogonality
+        )
+        return torch.stack(list(named.values())).sum()
+
+
+def train_federated(
+    network: DSAIGN,
+    pairs: Federation,
+    targets: Tensor,
+    *,
+    rounds: int,
+    seed: int,
+    device: torch.device,
+    workers: int | None,
+    progress: Progress,
+) -> float:
+    """Train the network in place and return the last round's mean loss.
+
+    ``pairs`` holds example vectors as inputs. Adam begins anew in each round; clients count by their examples.
+    """
+    settings = network.settings
+    term = Decomposition(targets=targets.to(device), losses=settings.losses, orthogonality=settings.orthogonality)
+    algorithm = Algorithm(name="dsa_ign", objective=(term,), optimizer=Adam(lr=settings.lr))
+    work = LocalWork(epochs=settings.local_epochs, batch_size=settings.batch_size)
+    plan = TrainingPlan(rounds=rounds, cohort=settings.cohort)
+    cohort_size = plan.cohort_size(len(pairs.training_ids))
+    with (
+        Simulator(algorithm, network, pairs, work=work, seed=seed, device=device, workers=workers) as simulator,
+        progress,
+    ):
+        bench = simulator.runner.bench
+        state = initial_state(algorithm, *bench.shared(), simulator.roster)
+        while state.round < rounds:
+            state, record = play_round(
+                algorithm, state, simulator.roster, simulator, cohort_size=cohort_size, rounds=rounds, seed=seed
+            )
+            simulator.commit()
+            progress.advance(state.round, {})
+        bench.load(state.shared, state.buffers, {})
+    return sum(record.weights[client] * loss for client, loss in record.losses.items())

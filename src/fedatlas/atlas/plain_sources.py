@@ -1,0 +1,142 @@
+"""Atlases without an index network: means, prototypes, label shares and classifier weights.
+
+The plain alternatives that Client2Vec is compared with (Table 2: "Feature Average", "Class Prototypes", "Local Model
+Weights", "Only Label Index"). All look at a client's training examples only; a client that has none gets zeros, which
+have cosine 0 with everything.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.embeddings import Embeddings
+from fedatlas.atlas.noise import clip_rows
+from fedatlas.data.federation import Federation
+from fedatlas.errors import DataError, UsageError
+from fedatlas.heads import head_parameters
+from fedatlas.types import Tensors
+
+FEATURE, LABEL = "feature", "label"
+
+
+def feature_average(federation: Federation, embeddings: Embeddings, *, clip: float | None = None) -> Atlas:
+    """Return the mean embedding of each client's examples, as half ``feature``.
+
+    Args:
+        federation: the clients.
+        embeddings: one vector an example.
+        clip: scales longer embeddings down to this norm before the mean, so that one example can move it by at most
+            2 clip / n; ``Atlas.with_noise(protects="example")`` needs that.
+    """
+    if clip is not None and not clip > 0:
+        raise UsageError(f"feature_average(clip) must be positive, got {clip}.")
+    examples = _examples(federation, embeddings)
+
+    def mean(own: Tensor, labels: Tensor) -> Tensor:
+        rows = examples[own].float()
+        return (rows if clip is None else clip_rows(rows, clip)).mean(0)
+
+    known: dict[str, Any] = {} if clip is None else {"example_clip": {FEATURE: float(clip)}}
+    provenance = {"source": "feature_average", "encoder": embeddings.encoder, **known}
+    return _atlas(federation, FEATURE, examples.shape[1], mean, provenance)
+
+
+def class_prototypes(federation: Federation, embeddings: Embeddings) -> Atlas:
+    """Return the mean embedding of each client's examples of each class, side by side, as half ``feature``.
+
+    The width is classes x embedding; a class that a client does not have is zeros.
+    """
+    examples = _examples(federation, embeddings)
+    num_classes, width = federation.num_classes, examples.shape[1]
+
+    def prototypes(own: Tensor, labels: Tensor) -> Tensor:
+        sums = torch.zeros(num_classes, width).index_add_(0, labels, examples[own].float())
+        counts = torch.bincount(labels, minlength=num_classes)
+        return (sums / counts.clamp(min=1)[:, None]).flatten()
+
+    provenance = {"source": "class_prototypes", "encoder": embeddings.encoder}
+    return _atlas(federation, FEATURE, num_classes * width, prototypes, provenance)
+
+
+def label_histogram(federation: Federation) -> Atlas:
+    """Return the share of each class among each client's examples, as half ``label``.
+
+    >>> label_histogram(federation).half("label")  # doctest: +SKIP
+    tensor([[0.7500, 0.2500], [0.0000, 1.0000]])
+    """
+
+    def shares(own: Tensor, labels: Tensor) -> Tensor:
+        return torch.bincount(labels, minlength=federation.num_classes) / len(labels)
+
+    # The mean of one-hot rows, each of norm 1.
+    provenance = {"source": "label_histogram", "example_clip": {LABEL: 1.0}}
+    return _atlas(federation, LABEL, federation.num_classes, shares, provenance)
+
+
+def head_weights(federation: Federation, states: Mapping[str, Tensors], model: nn.Module) -> Atlas:
+    """Return the classifier's parameters after each client's training, as half ``feature``.
+
+    The paper takes them after every local epoch, so that they change as training goes on; an atlas does not change, and
+    holds one moment: that of the given states. A client without a state (one that has not trained yet) gets zeros.
+
+    Args:
+        federation: the clients.
+        states: a client's name to its parameters by name, such as a state dict; only the classifier's are read.
+        model: says which parameters are the classifier's (those of its ``head``).
+    """
+    unknown = sorted(states.keys() - {client.name for client in federation})
+    if unknown or not states:
+        raise UsageError(
+            f"head_weights takes the states of clients of {federation.name}, by name; got "
+            f"{f'one of {unknown[0]!r}, which is no client' if unknown else 'none'}."
+        )
+    shapes = {name: model.get_parameter(name).shape for name in head_parameters(model)}
+    for client, state in states.items():
+        wrong = next((name for name in shapes if name not in state or state[name].shape != shapes[name]), None)
+        if wrong is not None:
+            got = tuple(state[wrong].shape) if wrong in state else "none"
+            raise UsageError(f"client {client!r}: its state must hold {wrong!r} of {tuple(shapes[wrong])}, got {got}.")
+    rows = torch.zeros(len(federation), sum(shape.numel() for shape in shapes.values()))
+    for i, member in enumerate(federation):
+        if member.name in states:
+            rows[i] = torch.cat([states[member.name][name].detach().flatten().float().cpu() for name in shapes])
+    return _collect(federation, FEATURE, rows, {"source": "head_weights", "parameters": list(shapes)})
+
+
+def _examples(federation: Federation, embeddings: Embeddings) -> Tensor:
+    if len(embeddings.examples) != len(federation.data):
+        raise DataError(
+            f"{len(embeddings.examples)} embeddings for the {len(federation.data)} examples of {federation.name}; "
+            "encode the same federation."
+        )
+    return embeddings.examples.cpu()
+
+
+def _atlas(
+    federation: Federation,
+    half: str,
+    width: int,
+    summary: Callable[[Tensor, Tensor], Tensor],
+    provenance: Mapping[str, Any],
+) -> Atlas:
+    """Return the atlas of one row a client, made from the positions and labels of its training examples."""
+    rows = torch.zeros(len(federation), width)
+    labels = federation.data.labels.cpu()
+    for i, client in enumerate(federation):
+        own = client.train.cpu()
+        if len(own):
+            rows[i] = summary(own, labels[own])
+    return _collect(federation, half, rows, provenance)
+
+
+def _collect(federation: Federation, half: str, rows: Tensor, provenance: Mapping[str, Any]) -> Atlas:
+    return Atlas(
+        names=tuple(client.name for client in federation),
+        halves={half: rows},
+        sizes=torch.tensor([len(client.train) for client in federation]),
+        domains=tuple(client.domain for client in federation),
+        provenance={**provenance, "federation": f"{federation.name}: {federation.partition}"},
+    )

@@ -1,0 +1,105 @@
+"""Find again what a run was made of: its algorithm, its federation, its network.
+
+A run that a config made says all of it. One from Python names its algorithm and, if it was one by name, its model; the
+data, and whatever else was built by hand, must be given again and is checked against the record.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from torch import nn
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms import ALGORITHMS, build_algorithm
+from fedatlas.config import Config
+from fedatlas.data import Dataset, Federation, Iid, Transform, federate
+from fedatlas.errors import DataError, UsageError
+from fedatlas.models import HUB_PREFIX, MODELS
+from fedatlas.optimizers import OPTIMIZERS
+from fedatlas.runs import CONFIG, Run
+from fedatlas.seeds import Seeds
+from fedatlas.training import Model, fingerprint, make_model
+
+
+def run_config(run: Run) -> Config | None:
+    """Return the config that made a run, if one did."""
+    path = run.folder / CONFIG
+    return Config.load(path) if path.exists() else None
+
+
+def run_algorithm(run: Run, given: Algorithm | None = None) -> Algorithm:
+    """Return a run's algorithm; one that is given must build and keep at home what the run's did."""
+    config = run_config(run)
+    if given is None and config is not None:
+        return config.algorithm()
+    then: dict[str, Any] = run.resolved["algorithm"]
+    if given is None and run.name not in ALGORITHMS:
+        raise UsageError(f"{run.folder} was made by {run.name!r}, which is none of the recipes; give algorithm=.")
+    algorithm = given or _with_optimizer(build_algorithm(run.name), then["optimizer"])
+    now = json.loads(json.dumps(algorithm.describe()))
+    for slot in ("split", "extensions") if given else ("split", "extensions", "optimizer"):
+        if then[slot] != now[slot]:
+            raise UsageError(
+                f"{run.folder} was trained with {slot} {then[slot]}, not {now[slot]}. "
+                "Give algorithm= as it was in training."
+            )
+    return algorithm
+
+
+def run_federation(run: Run, given: Federation | Dataset | None = None) -> Federation:
+    """Return a run's federation, or the one that is given; a data set becomes one client's."""
+    then = run.resolved["federation"]
+    if isinstance(given, Dataset):
+        federation = federate(given, Iid(num_clients=1), seed=run.resolved["seeds"]["partition"])
+    elif given is not None:
+        federation = given
+    else:
+        config = run_config(run)
+        if config is None:
+            raise UsageError(f"{run.folder} was made in Python, so it does not know where its data are; give data=.")
+        federation = config.federation()
+        if fingerprint(federation) != then["fingerprint"]:
+            raise DataError(f"the data of {run.folder} changed since it was trained. Restore them, or give data=.")
+    if list(federation.data.classes) != then["classes"]:
+        raise DataError(
+            f"{federation.name} has the classes {list(federation.data.classes)}, and {run.folder} was trained on "
+            f"{then['classes']}. Name and order them alike."
+        )
+    return federation
+
+
+def run_network(run: Run, federation: Federation, algorithm: Algorithm, given: Model | None = None) -> nn.Module:
+    """Return a run's network with its first parameters."""
+    model: Model = run.resolved["model"]["name"] if given is None else given
+    if given is None and not is_model_name(run.resolved["model"]["name"]):
+        raise UsageError(f"{run.folder} was trained with a model of your own, {model}; give model=.")
+    options = run.resolved["model"]["options"] if isinstance(model, str) else {}
+    return make_model(model, options, federation, algorithm, Seeds(**run.resolved["seeds"]).model)
+
+
+def run_augment(run: Run) -> Transform | None:
+    """Return how a run augmented training images."""
+    config = run_config(run)
+    if config is not None:
+        return config.work().augment
+    if (was := run.resolved["training"]["augment"]) is not None:
+        raise UsageError(f"{run.folder} was trained with augment={was}; give augment= the same, another one or None.")
+    return None
+
+
+def is_model_name(name: str) -> bool:
+    """Tell whether a model can be built by this name."""
+    return name in MODELS or name.startswith(HUB_PREFIX)
+
+
+def _with_optimizer(algorithm: Algorithm, described: dict[str, Any]) -> Algorithm:
+    """Return a recipe over the plain optimizer that a run describes, where it is one that has a name."""
+    while "base" in described:
+        described = described["base"]
+    kinds = {kind.__name__: kind for kind in OPTIMIZERS.values()}
+    if described["part"] not in kinds:
+        return algorithm
+    settings = {name: value for name, value in described.items() if name != "part"}
+    return algorithm.with_optimizer(kinds[described["part"]](**settings))
