@@ -1,9 +1,9 @@
 import pytest
-from tiny import blob_federation
 
 from fedatlas.atlas import SOURCES, make_atlas
 from fedatlas.data import Iid, federate, load_dataset
 from fedatlas.errors import UsageError
+from tiny import blob_federation
 
 
 @pytest.mark.parametrize("source", [name for name in SOURCES if name != "client2vec"])
