@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedatlas.algorithms import fedavg
-from fedatlas.errors import RunFolderError
+from fedatlas.errors import RunFolderError, TrainingError
 from fedatlas.runs import Run
 from fedatlas.seeds import Seeds
 from fedatlas.training import train
@@ -108,6 +108,22 @@ def test_ctrl_c_keeps_finished_rounds_and_resumes_to_the_same_bits(
     _short(tmp_path / "stopped", evaluate_every=3, resume=True)
     assert (tmp_path / "stopped/rounds.jsonl").read_bytes() == (tmp_path / "whole/rounds.jsonl").read_bytes()
     assert same_bits(Run(tmp_path / "stopped").parameters(), Run(tmp_path / "whole").parameters())
+
+
+def test_a_training_that_breaks_keeps_the_rounds_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fedatlas.simulate
+
+    original, calls = fedatlas.simulate.train_client, iter(range(1000))
+
+    def breaks(*arguments: object) -> object:
+        if next(calls) == 15:
+            raise TrainingError("loss is nan", client="client-3", round=3, stage="training")
+        return original(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fedatlas.simulate, "train_client", breaks)
+    with pytest.raises(TrainingError, match="client client-3, round 3, training: loss is nan"):
+        _short(tmp_path / "broken", rounds=8, evaluate_every=8)
+    assert Run(tmp_path / "broken").checkpoint().state.round == 2
 
 
 def test_more_rounds_go_on_from_a_finished_run(tmp_path: Path) -> None:

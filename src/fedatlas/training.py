@@ -179,7 +179,7 @@ class _Loop:
             with self.progress:
                 while self.state.round < self.plan.rounds:
                     self._round()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, TrainingError):
             # What clients remember and what the server holds belong together only at the end of a round.
             if self.complete_round == self.state.round > self.saved_round:
                 self._save()
