@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fedatlas.algorithms import ALGORITHMS, build_algorithm
 from fedatlas.atlas import ENCODERS, SOURCES
 from fedatlas.data import DATASETS, PARTITIONS
-from fedatlas.models import MODELS
+from fedatlas.models import HUB_PREFIX, MODELS
 from fedatlas.optimizers import OPTIMIZERS
 
 
@@ -18,7 +18,10 @@ CATALOGUES: dict[str, Callable[[], dict[str, str]]] = {
     "algorithms": lambda: {name: _first_line(recipe) for name, recipe in ALGORITHMS.items()},
     "datasets": lambda: {name: entry.description for name, entry in DATASETS.items()},
     "partitions": lambda: {name: _first_line(partition) for name, partition in PARTITIONS.items()},
-    "models": lambda: {name: entry.description for name, entry in MODELS.items()},
+    "models": lambda: {
+        **{name: entry.description for name, entry in MODELS.items()},
+        f"{HUB_PREFIX}NAME": "any Hugging Face image backbone by name or folder, on images (needs the extra hub)",
+    },
     "atlases": lambda: SOURCES,
     "encoders": lambda: {name: _first_line(encoder) for name, encoder in ENCODERS.items()},
     "optimizers": lambda: {name: _first_line(optimizer) for name, optimizer in OPTIMIZERS.items()},
