@@ -141,6 +141,19 @@ def test_a_module_given_as_the_model_is_left_as_it_is(tmp_path: Path) -> None:
     assert same_bits(first.parameters(), _short(tmp_path / "again", model=model).parameters())
 
 
+def test_a_function_that_makes_the_model_draws_from_the_models_seed(tmp_path: Path) -> None:
+    class Drawn(Norms):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.nn.init.normal_(self.head.weight)
+
+    torch.manual_seed(1)
+    first = _short(tmp_path / "first", model=Drawn)
+    torch.manual_seed(2)
+    assert same_bits(first.parameters(), _short(tmp_path / "again", model=Drawn).parameters())
+    assert not same_bits(first.parameters(), _short(tmp_path / "other", model=Drawn, seed=Seeds(model=7)).parameters())
+
+
 def test_the_four_seeds_act_apart(tmp_path: Path) -> None:
     base = _short(tmp_path / "base", cohort=3, rounds=2)
     sampling = _short(tmp_path / "sampling", cohort=3, rounds=2, seed=Seeds(sampling=5))

@@ -292,8 +292,12 @@ def make_model(
             seed=seed,
             **options,
         )
+    elif isinstance(model, nn.Module):
+        network = copy.deepcopy(model)  # the caller's stays as it is
     else:
-        network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()  # the caller's stays as it is
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(derive(seed, "model"))
+            network = model()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, "extensions"))
         network = algorithm.extend(network)
