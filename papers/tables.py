@@ -1,0 +1,302 @@
+"""What every paper's scripts share: options, variants that run once and are kept, our number beside the paper's.
+
+A script names its variants, measures them and prints a table:
+
+    options = read_options("Table 5: the temperature of the sampling", rounds=100)
+    variants = [Variant(name=f"tau {tau}", measure=trained, settings={...}) for tau in (0.1, 0.5)]
+    results = measure(variants, options)
+    write_table(Table(title=..., setting=..., columns=("tau 0.1",), rows={"FedAvg": (Cell("tau 0.1", paper=44.60),)}),
+                results, options)
+
+Scripts are modules: ``PYTHONPATH=src python -m papers.client2vec.table_5 --quick``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from fedatlas.config import Config
+from fedatlas.errors import TrainingError, UsageError
+from fedatlas.progress import make_progress
+from fedatlas.runs import Run
+from fedatlas.training import train_run
+
+Numbers = dict[str, Any]
+"""What a variant measured: plain values that JSON knows."""
+BROKEN = "broken"
+"""The key under which the numbers of a training that broke say how."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line said."""
+
+    quick: bool = False
+    """A small version for a CPU: it shows that the script works, not what the method does."""
+    device: str = "cpu"
+    rounds: int = 100
+    seeds: tuple[int, ...] = (0,)
+    out: Path = Path("runs/papers")
+    """Where results and runs are kept; scripts that share variants share the folder."""
+    jobs: int = 1
+    """Variants at a time, each in a process of its own."""
+    workers: int | None = None
+    """Processes of one run on a CPU."""
+    data_folder: str | None = None
+    only: str | None = None
+    """A regular expression: only variants whose name it matches are run; the others are shown if they were before."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """What the script's own options said."""
+
+    def pick(self, full: Any, quick: Any) -> Any:
+        """Return the second of two values with ``--quick``, else the first."""
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One thing to measure. Variants with the same function and settings are measured once, whatever their names."""
+
+    name: str
+    measure: Callable[[Task], Numbers]
+    """A function of a module, so that another process finds it."""
+    settings: Mapping[str, Any]
+    """Plain values: all that the numbers depend on, besides the seed."""
+
+    @property
+    def key(self) -> str:
+        """A hash of the function and the settings."""
+        words = [f"{self.measure.__module__}.{self.measure.__qualname__}", self.settings]
+        return hashlib.blake2b(json.dumps(words, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A variant at one seed, as its function gets it."""
+
+    name: str
+    settings: Mapping[str, Any]
+    seed: int
+    options: Options
+    folder: Path
+    """For what it keeps; it may hold what an earlier, interrupted attempt left."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: of which variant, under which key, and what the paper has there."""
+
+    variant: str | None
+    """None where there is nothing to measure."""
+    paper: float | None = None
+    key: str = "best"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of the paper, to be filled with our numbers."""
+
+    title: str
+    setting: str
+    """How our numbers came about, and where that differs from the paper."""
+    columns: tuple[str, ...]
+    rows: Mapping[str, Sequence[Cell]]
+    scale: float = 100.0
+    """What our numbers are multiplied with, to be in the paper's unit."""
+    digits: int = 1
+
+
+def read_options(
+    description: str, *, rounds: int, quick_rounds: int = 3, seeds: Sequence[int] = (0,), **extra: Any
+) -> Options:
+    """Return what the command line says; ``extra`` are options of the script: a name and its default."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="a small version for a CPU")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--rounds", type=int, help=f"rounds of a training; {rounds}, or {quick_rounds} with --quick")
+    parser.add_argument("--seeds", default=",".join(map(str, seeds)), help="comma separated")
+    parser.add_argument("--out", type=Path, default=Path("runs/papers"), help="where results are kept")
+    parser.add_argument("--jobs", type=int, default=1, help="variants at a time")
+    parser.add_argument("--workers", type=int, help="processes of one run on a CPU")
+    parser.add_argument("--data-folder", help="where data sets lie; else FEDATLAS_DATA")
+    parser.add_argument("--only", help="a regular expression: run only the variants whose name it matches")
+    for name, default in extra.items():
+        flag = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(flag, action="store_true")
+        else:
+            parser.add_argument(flag, default=default, type=type(default), help=f"default {default!r}")
+    given = vars(parser.parse_args())
+    length = given.pop("rounds")
+    if length is None:
+        length = quick_rounds if given["quick"] else rounds
+    chosen = tuple(int(seed) for seed in given.pop("seeds").split(","))
+    own = {name: given.pop(name) for name in extra}
+    return Options(**given, rounds=length, seeds=chosen, extra=own)
+
+
+def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Numbers]]:
+    """Return each variant's numbers, one for every seed that was measured; what was measured before is read."""
+    unique = {(variant.key, seed): variant for variant in variants for seed in options.seeds}
+    wanted = [variant for variant in variants if options.only is None or re.search(options.only, variant.name)]
+    keys = {variant.key for variant in wanted}
+    missing = [
+        _task(variant, seed, options)
+        for (key, seed), variant in unique.items()
+        if key in keys and not _file(options.out, key, seed).exists()
+    ]
+    begun = time.perf_counter()
+    for done, (name, seed, outcome) in enumerate(_outcomes(missing, unique, options), 1):
+        took = f"{done}/{len(missing)} after {time.perf_counter() - begun:.0f} s"
+        print(f"{took}: {name}, seed {seed}: {outcome}", file=sys.stderr, flush=True)
+    found: dict[str, list[Numbers]] = {}
+    for variant in variants:
+        files = [_file(options.out, variant.key, seed) for seed in options.seeds]
+        found[variant.name] = [json.loads(file.read_bytes())["numbers"] for file in files if file.exists()]
+    return found
+
+
+def trained(task: Task) -> Numbers:
+    """Train what ``settings`` says, as sections of a config, and return the figures of the run."""
+    config = Config.load(None, (), **{**task.settings, "seed": task.seed})
+    if task.options.data_folder is not None:
+        config = Config.load(None, (), **{**config.values, "data": {"folder": task.options.data_folder}})
+    model, options = config.model()
+    algorithm = config.algorithm()
+    run = train_run(
+        config.federation(),
+        algorithm,
+        model=model,
+        model_options=options,
+        work=config.work(),
+        plan=config.plan(),
+        seeds=config.seeds(),
+        device=task.options.device,
+        workers=task.options.workers,
+        folder=task.folder,
+        resume=(task.folder / "resolved.json").exists(),
+        overwrite=False,
+        progress=make_progress(None if task.options.jobs == 1 else False, algorithm.name, config.plan().rounds),
+        config=config.to_toml(),
+    )
+    return figures(run)
+
+
+def figures(run: Run) -> Numbers:
+    """Return what tables show of a run: accuracies as shares, and what it cost."""
+    last = [entry["evaluation"] for entry in run.evaluations[-5:]]
+    sizes = {client["name"]: client["num_train"] for client in run.resolved["federation"]["clients"]}
+    names = list(sizes)
+    epochs = run.resolved["training"]["epochs"]
+    keys = ("sigma_client", "worst_client", "domain_mean", "worst_domain", "sigma_type")
+    return {
+        "best": run.best["accuracy"],
+        "best_round": run.best["round"],
+        "last": run.last["accuracy"],
+        "last_five": mean(entry["accuracy"] for entry in last),
+        **{key: mean(entry[key] for entry in last) for key in keys if last[0].get(key) is not None},
+        "rounds": len(run.rounds),
+        "seconds": run.seconds,
+        "images": epochs * sum(sizes[names[client]] for entry in run.rounds for client in entry["cohort"]),
+        "curve": [[entry["round"], entry["evaluation"]["accuracy"]] for entry in run.evaluations],
+    }
+
+
+def write_table(table: Table, results: Mapping[str, list[Numbers]], options: Options) -> str:
+    """Print a table, keep it as JSON and Markdown in ``options.out``, and return the Markdown."""
+    text = render(table, results)
+    name = re.sub(r"[^a-z0-9]+", "-", table.title.split(":")[0].lower()).strip("-")
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / f"{name}.md").write_text(text)
+    shown = {cell.variant for cells in table.rows.values() for cell in cells if cell.variant is not None}
+    words = {"title": table.title, "setting": table.setting, "seeds": options.seeds, "quick": options.quick}
+    numbers = {name: results.get(name, []) for name in sorted(shown)}
+    (options.out / f"{name}.json").write_text(json.dumps({**words, "results": numbers}, indent=1))
+    print(text)
+    return text
+
+
+def render(table: Table, results: Mapping[str, list[Numbers]]) -> str:
+    """Return a table as Markdown: ours, mean ± standard deviation over seeds, and the paper's in brackets."""
+    lines = [f"### {table.title}", "", table.setting, "", "Ours, and in brackets the paper's.", ""]
+    lines += [f"| | {' | '.join(table.columns)} |", "|---" * (len(table.columns) + 1) + "|"]
+    for title, cells in table.rows.items():
+        if len(cells) != len(table.columns):
+            raise UsageError(f"{table.title}: row {title!r} has {len(cells)} cells for {len(table.columns)} columns.")
+        lines.append(f"| {title} | {' | '.join(_shown(cell, results, table) for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(cell: Cell, results: Mapping[str, list[Numbers]], table: Table) -> str:
+    theirs = "" if cell.paper is None else f" ({cell.paper:g})"
+    if cell.variant is None:
+        return f"–{theirs}"
+    measured = results.get(cell.variant, [])
+    if any(BROKEN in numbers for numbers in measured):
+        return f"broke{theirs}"
+    ours = [table.scale * numbers[cell.key] for numbers in measured if numbers.get(cell.key) is not None]
+    if not ours:
+        return f"–{theirs}"
+    spread = f" ± {stdev(ours):.{table.digits}f}" if len(ours) > 1 else ""
+    return f"{mean(ours):.{table.digits}f}{spread}{theirs}"
+
+
+def _file(out: Path, key: str, seed: int) -> Path:
+    return out / "results" / f"{key}-{seed}.json"
+
+
+def _task(variant: Variant, seed: int, options: Options) -> Task:
+    folder = options.out / "runs" / f"{variant.key}-{seed}"
+    return Task(name=variant.name, settings=variant.settings, seed=seed, options=options, folder=folder)
+
+
+def _outcomes(
+    tasks: Sequence[Task], variants: Mapping[tuple[str, int], Variant], options: Options
+) -> Iterator[tuple[str, int, str]]:
+    """Yield each finished task's name, seed and how it went, and keep its numbers."""
+    functions = {(variant.name, seed): variant for (_, seed), variant in variants.items()}
+    if options.jobs == 1:
+        for task in tasks:
+            yield task.name, task.seed, _measured(task, functions[task.name, task.seed])
+        return
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        futures: dict[Future[str], Task] = {
+            pool.submit(_measured, task, functions[task.name, task.seed]): task for task in tasks
+        }
+        for future in as_completed(futures):
+            yield futures[future].name, futures[future].seed, future.result()
+
+
+def _measured(task: Task, variant: Variant) -> str:
+    """Measure a task and keep its numbers; say how it went. An error of ours does not stop the others."""
+    begun = time.perf_counter()
+    try:
+        numbers = variant.measure(task)
+    except TrainingError as error:
+        # The same seed breaks in the same way: there is no use in trying again.
+        numbers = {BROKEN: str(error)}
+    except Exception:
+        return "failed, and will be tried again next time:\n" + traceback.format_exc()
+    content = {"name": task.name, "seed": task.seed, "settings": task.settings, "quick": task.options.quick}
+    file = _file(task.options.out, variant.key, task.seed)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps({**content, "numbers": numbers}, indent=1))
+    partial.replace(file)
+    if BROKEN in numbers:
+        return str(numbers[BROKEN])
+    best = f", best {numbers['best']:.1%}" if "best" in numbers else ""
+    return f"{time.perf_counter() - begun:.0f} s{best}"

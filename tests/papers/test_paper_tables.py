@@ -1,0 +1,102 @@
+"""The helper that papers' scripts share: measured once, kept, and shown beside the paper's number."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedatlas.errors import TrainingError, UsageError
+from papers.tables import Cell, Numbers, Options, Table, Task, Variant, measure, read_options, render, trained
+
+
+def counted(task: Task) -> Numbers:
+    """Leave a mark for every call, and return what the settings say plus the seed."""
+    task.folder.mkdir(parents=True, exist_ok=True)
+    with (task.folder / "calls").open("a") as file:
+        file.write("x")
+    if task.settings.get("breaks"):
+        raise TrainingError("loss is nan", client="a", round=3, stage="training")
+    if task.settings.get("fails"):
+        raise RuntimeError("no such file")
+    return {"best": task.settings["value"] + task.seed / 100}
+
+
+def variant(name: str, **settings: object) -> Variant:
+    return Variant(name=name, measure=counted, settings=settings)
+
+
+def calls(out: Path) -> int:
+    return sum(len(file.read_text()) for file in out.glob("runs/*/calls"))
+
+
+def test_a_variant_is_measured_once_for_each_seed_whatever_its_name(tmp_path: Path) -> None:
+    options = Options(out=tmp_path, seeds=(0, 1))
+    first = measure([variant("a", value=0.5), variant("same", value=0.5)], options)
+    again = measure([variant("other", value=0.5)], options)
+    assert first == {"a": again["other"], "same": again["other"]}
+    assert [numbers["best"] for numbers in again["other"]] == [0.5, 0.51]
+    assert calls(tmp_path) == 2
+
+
+def test_side_by_side_gives_the_same_numbers(tmp_path: Path) -> None:
+    variants = [variant(f"v{i}", value=i / 10) for i in range(3)]
+    alone = measure(variants, Options(out=tmp_path / "one"))
+    assert measure(variants, Options(out=tmp_path / "two", jobs=2)) == alone
+
+
+def test_a_broken_training_is_kept_and_a_failure_of_the_script_is_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variants = [variant("diverges", breaks=True), variant("typo", fails=True), variant("fine", value=0.2)]
+    options = Options(out=tmp_path)
+    results = measure(variants, options)
+    assert "loss is nan" in results["diverges"][0]["broken"]
+    assert results["typo"] == []
+    assert results["fine"][0]["best"] == 0.2
+    assert "no such file" in capsys.readouterr().err
+    measure(variants, options)
+    assert calls(tmp_path) == 4
+
+
+def test_only_runs_the_named_variants_and_shows_all(tmp_path: Path) -> None:
+    variants = [variant("fedavg", value=0.1), variant("moon", value=0.2)]
+    measure(variants[1:], Options(out=tmp_path))
+    results = measure(variants, Options(out=tmp_path, only="avg$"))
+    assert [len(results[name]) for name in ("fedavg", "moon")] == [1, 1]
+    assert measure([variant("new", value=0.3)], Options(out=tmp_path, only="avg$")) == {"new": []}
+
+
+def test_a_table_shows_ours_beside_the_papers() -> None:
+    results: dict[str, list[Numbers]] = {"a": [{"best": 0.4}, {"best": 0.5}], "b": [{"broken": "nan"}], "c": []}
+    cells = (Cell("a", paper=42.24), Cell("b", paper=59.29), Cell("c"), Cell(None, paper=1.0))
+    table = Table(title="Table 1", setting="S.", columns=("one", "two", "three", "four"), rows={"FedAvg": cells})
+    # Mean of 40 and 50, sample standard deviation sqrt(2 * 25) = 7.07.
+    assert "| FedAvg | 45.0 ± 7.1 (42.24) | broke (59.29) | – | – (1) |" in render(table, results)
+    with pytest.raises(UsageError, match="4 cells for 1 columns"):
+        render(Table(title="T", setting="S.", columns=("one",), rows={"FedAvg": cells}), results)
+
+
+def test_a_training_from_sections_resumes_and_counts_its_images(tmp_path: Path) -> None:
+    settings = {
+        "data": {"source": "digits", "partition": {"name": "by-domain", "clients_per_domain": 1}},
+        "model": {"name": "mlp", "hidden": [8]},
+        "training": {"rounds": 2, "cohort": 2, "epochs": 2},
+    }
+    task = Task(name="t", settings=settings, seed=0, options=Options(out=tmp_path, workers=1), folder=tmp_path / "run")
+    numbers = trained(task)
+    assert numbers["rounds"] == 2
+    assert len(numbers["curve"]) == 2
+    sizes = [c["num_train"] for c in json.loads((tmp_path / "run/resolved.json").read_text())["federation"]["clients"]]
+    rounds = [json.loads(line) for line in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
+    assert numbers["images"] == 2 * sum(sizes[client] for entry in rounds for client in entry["cohort"])
+    assert trained(task) == numbers
+
+
+def test_options_come_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["table", "--quick", "--seeds", "0,2", "--atlas", "x.safetensors"])
+    options = read_options("t", rounds=100, quick_rounds=4, atlas="")
+    assert (options.rounds, options.seeds, options.extra) == (4, (0, 2), {"atlas": "x.safetensors"})
+    assert options.pick(10, 1) == 1
+    monkeypatch.setattr(sys, "argv", ["table", "--rounds", "7"])
+    assert read_options("t", rounds=100).rounds == 7
