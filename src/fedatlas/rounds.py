@@ -62,6 +62,8 @@ class RoundRecord:
     """How much each answer counted; a client missing here did not answer."""
     losses: Mapping[int, float]
     """Mean training loss of each client that answered."""
+    own: tuple[ClientScore, ...] = ()
+    """How each client's own model did before the server averaged, where asked for."""
 
 
 def initial_state(algorithm: Algorithm, shared: Tensors, buffers: Tensors, roster: Roster) -> ServerState:
@@ -81,8 +83,9 @@ def play_round(
     cohort_size: int,
     rounds: int,
     seed: int,
+    test_own: bool = False,
 ) -> tuple[ServerState, RoundRecord]:
-    """Play the next round and return the new state and what happened."""
+    """Play the next round and return the new state and what happened; ``test_own`` scores clients' models too."""
     number = state.round + 1
     memory = dict(state.memory)
 
@@ -104,6 +107,7 @@ def play_round(
                 shared=state.shared,
                 buffers=state.buffers,
                 notes=_notes(algorithm, memory, client),
+                test_own=test_own,
             )
             for client in chosen
         ]
@@ -157,6 +161,7 @@ def play_round(
         cohort=tuple(sorted(drawn)),
         weights={u.client: w for u, w in zip(uploads, weights.tolist(), strict=True)},
         losses={u.client: u.metrics["loss"] for u in uploads},
+        own=tuple(u.score for u in uploads if u.score is not None),
     )
     return ServerState(round=number, shared=add(state.shared, change), buffers=buffers, memory=memory), record
 

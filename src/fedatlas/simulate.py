@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedatlas.aggregation import weighted_sum
+from fedatlas.aggregation import add, weighted_sum
 from fedatlas.algorithm import Algorithm
 from fedatlas.client import (
     PERSONAL,
@@ -60,7 +61,15 @@ class ClientRunner:
     def train(self, assignment: Assignment, memory: Memory) -> tuple[Upload, Memory]:
         """Train a client."""
         data = self.data(assignment.client)
-        return train_client(self.algorithm, self.work, assignment, self.bench, memory, data, self.seed)
+        upload, memory = train_client(self.algorithm, self.work, assignment, self.bench, memory, data, self.seed)
+        return self.tested(assignment, upload, memory), memory
+
+    def tested(self, assignment: Assignment, upload: Upload, memory: Memory) -> Upload:
+        """Return a trained client's answer with the score of its own model, if the assignment asks for it."""
+        if not assignment.test_own or not len(self.data(upload.client).client.test):
+            return upload
+        own = add(assignment.shared, upload.change)
+        return replace(upload, score=self.score_client(own, upload.buffers, memory.get(PERSONAL, {}), upload.client))
 
     @torch.no_grad()
     def score_examples(self, shared: Tensors, buffers: Tensors, indices: Tensor) -> tuple[Tensor, Tensor]:

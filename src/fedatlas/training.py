@@ -42,6 +42,8 @@ class TrainingPlan:
     """Clients a round: a number, a fraction of those that may train, or None for all."""
     evaluate_every: int = 1
     """Rounds between evaluations; the last round is always evaluated."""
+    test_own: bool = False
+    """In evaluated rounds, also test each client's own model after its training, before the server averages."""
     checkpoint_every: int | None = None
     """Rounds between checkpoints; None keeps pace with evaluation."""
 
@@ -80,6 +82,7 @@ def train(
     workers: int | None = None,
     augment: Transform | None = None,
     evaluate_every: int = 1,
+    test_own: bool = False,
     checkpoint_every: int | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
@@ -89,11 +92,18 @@ def train(
     """Train an algorithm on a federation and return the run.
 
     ``model`` is a name from ``fedatlas list`` (with ``model_options``), a module, or a function that makes one.
-    ``augment`` is a random change of training images, such as ``fedatlas.data.Augment()``. ``folder`` is where the run
-    is kept; without one it goes to a new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
+    ``augment`` is a random change of training images, such as ``fedatlas.data.Augment()``. ``test_own`` also tests each
+    client's own model before the server averages. ``folder`` is where the run is kept; without one it goes to a new
+    temporary folder. ``progress`` shows a bar; None shows it on a terminal.
     """
     work = LocalWork(epochs=epochs, steps=steps, batch_size=batch_size, augment=augment)
-    plan = TrainingPlan(rounds=rounds, cohort=cohort, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every)
+    plan = TrainingPlan(
+        rounds=rounds,
+        cohort=cohort,
+        evaluate_every=evaluate_every,
+        test_own=test_own,
+        checkpoint_every=checkpoint_every,
+    )
     seeds = Seeds.of(seed) if isinstance(seed, int) else seed
     if optimizer is not None:
         algorithm = algorithm.with_optimizer(optimizer)
@@ -201,6 +211,9 @@ class _Loop:
 
     def _round(self) -> None:
         began = time.perf_counter()
+        number = self.state.round + 1
+        last = number == self.plan.rounds
+        evaluated = last or number % self.plan.evaluate_every == 0
         state, record = play_round(
             self.algorithm,
             self.state,
@@ -209,12 +222,11 @@ class _Loop:
             cohort_size=self.plan.cohort_size(len(self.federation.training_ids)),
             rounds=self.plan.rounds,
             seed=self.seeds.sampling,
+            test_own=self.plan.test_own and evaluated,
         )
         self.state = state
         self.simulator.commit()
         trained = time.perf_counter()
-        last = state.round == self.plan.rounds
-        evaluated = last or state.round % self.plan.evaluate_every == 0
         scores = self._evaluate() if evaluated else []
         tested = time.perf_counter()
         summary = self._record(record, scores)
@@ -257,6 +269,9 @@ class _Loop:
             line["evaluation"] = summary
             if held_out := summarize([s for s in scores if clients[s.client].held_out], self.domains):
                 line["held_out"] = held_out
+        if record.own:
+            line["own"] = summarize(record.own, self.domains)
+        own = {score.client: score for score in record.own}
         tested = {score.client: score for score in scores}
         lines = []
         for i in sorted(tested.keys() | record.weights.keys()):
@@ -267,6 +282,8 @@ class _Loop:
             if i in tested:
                 score = tested[i]
                 entry |= {"accuracy": score.accuracy, "loss": score.loss, "num_tested": score.num_examples}
+            if i in own:
+                entry |= {"own_accuracy": own[i].accuracy, "own_loss": own[i].loss}
             lines.append(entry)
         self.writer.write("rounds.jsonl", [line])
         self.writer.write("clients.jsonl", lines)

@@ -41,6 +41,8 @@ class Assignment:
     buffers: Tensors
     """The shared buffers (running statistics), where they are averaged."""
     notes: Memory = field(default_factory=dict)
+    test_own: bool = False
+    """Also test the client's own model when it is trained, before the server averages."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,6 +58,8 @@ class Upload:
     """The shared buffers at the end."""
     notes: Memory = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    score: "ClientScore | None" = None
+    """How the client's own model does on its test part, where the assignment asked."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
