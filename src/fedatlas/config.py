@@ -1,13 +1,15 @@
 """Configs: TOML tables, checked key by key, with ``--set section.key=value`` on top.
 
 seed = 0
-[data]       source, folder, partition (a table with a name), test, test_fraction, held_out, folds, fold
+[data]       source, folder, domains (some of its own), partition (a table with a name), test, test_fraction, held_out,
+             folds, fold
 [model]      name and the model's own options
 [algorithm]  name and the recipe's own options
 [atlas]      file, use (a list of sample, aggregate, train) and client2vec's own options
 [algorithms] options by algorithm, for comparing several: fedsam = { rho = 0.01 }
 [optimizer]  name and the optimizer's own options
-[training]   rounds, cohort, epochs, steps, batch_size, augment (a table), buffers, evaluate_every, checkpoint_every
+[training]   rounds, cohort, epochs, steps, batch_size, augment (a table), buffers, evaluate_every, test_own,
+             checkpoint_every
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "data": {
         "source": "digits",
         "folder": None,
+        "domains": None,
         "partition": None,
         "test": "client",
         "test_fraction": 0.25,
@@ -59,6 +62,7 @@ DEFAULTS: dict[str, Any] = {
         "augment": None,
         "buffers": None,
         "evaluate_every": 1,
+        "test_own": False,
         "checkpoint_every": None,
     },
 }
@@ -96,7 +100,8 @@ class Config:
     def dataset(self) -> Dataset:
         """Return the data set that is named."""
         data = self.values["data"]
-        return load_dataset(data["source"], data_folder=data["folder"], seed=self.seeds().partition)
+        dataset = load_dataset(data["source"], data_folder=data["folder"], seed=self.seeds().partition)
+        return dataset if data["domains"] is None else dataset.of_domains(data["domains"])
 
     def federation(self) -> Federation:
         """Return the federation: the data set, partitioned."""
@@ -144,7 +149,7 @@ class Config:
 
     def plan(self) -> TrainingPlan:
         """Return how long and how often."""
-        keys = ("rounds", "cohort", "evaluate_every", "checkpoint_every")
+        keys = ("rounds", "cohort", "evaluate_every", "test_own", "checkpoint_every")
         return TrainingPlan(**{key: self.values["training"][key] for key in keys})
 
     def seeds(self) -> Seeds:

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedatlas.data import ColorShift, Dataset, Federation, GaussianNoise
-from fedatlas.data.degradations import Degraded, degrade, imbalance_alphas, paper_degradations
+from fedatlas.config import Config
+from fedatlas.data import ColorShift, Dataset, Federation, GaussianNoise, federate
+from fedatlas.data.degradations import Degraded, imbalance_alphas, paper_degradations
 from fedatlas.errors import DataError, UsageError
 from fedatlas.seeds import generator, numpy_generator
 
@@ -15,23 +16,30 @@ def pictures(count: int = 1200, channels: int = 3, num_classes: int = 10) -> Dat
     return Dataset(name="pictures", inputs=inputs, labels=labels, classes=tuple(map(str, range(num_classes))))
 
 
+def degrade(data: Dataset, num_clients: int = 30, held_out: int = 6, seed: int = 0) -> Federation:
+    return federate(data, Degraded(num_clients=num_clients), test_fraction=0.2, held_out=held_out, seed=seed)
+
+
+def changes(num_clients: int = 30, seed: int = 0) -> list[object]:
+    return list(paper_degradations(num_clients, numpy_generator(seed)))
+
+
 def test_variances_are_equally_spaced() -> None:
     """Ten clients from 0.005 to 1: steps of 0.995 / 9."""
-    changes = paper_degradations(30)[:10]
-    variances = [change.variance for change in changes if isinstance(change, GaussianNoise)]
+    variances = [change.variance for change in changes()[:10] if isinstance(change, GaussianNoise)]
     assert variances == pytest.approx([0.005 + i * 0.995 / 9 for i in range(10)])
 
 
 def test_colour_factors_are_equally_spaced_and_each_dealt_by_its_own_permutation() -> None:
-    shifts = [change for change in paper_degradations(30, seed=3) if isinstance(change, ColorShift)]
+    shifts = [change for change in changes(seed=3) if isinstance(change, ColorShift)]
     assert len(shifts) == 10
     steps = np.linspace(0, 1, 10)
     dealt = {name: [getattr(s, name) for s in shifts] for name in ("brightness", "contrast", "saturation", "hue")}
     for name, values in dealt.items():
         assert sorted(values) == pytest.approx((-0.5 if name == "hue" else 0.5) + steps)
     assert len({tuple(np.argsort(values)) for values in dealt.values()}) == 4
-    assert paper_degradations(30, seed=3) == paper_degradations(30, seed=3)
-    assert paper_degradations(30, seed=3)[10:20] != paper_degradations(30, seed=4)[10:20]
+    assert changes(seed=3) == changes(seed=3)
+    assert changes(seed=3)[10:20] != changes(seed=4)[10:20]
 
 
 def test_alphas_are_spaced_by_equal_factors_and_shared_by_pairs() -> None:
@@ -53,7 +61,9 @@ def test_three_kinds_of_clients_divide_the_data() -> None:
     for kind in federation.domains:
         assert sum(c.held_out for c in federation if c.domain == kind) == 2
     assert all(len(c.train) + len(c.test) >= 10 for c in federation)
-    assert [c.transform for c in federation] == paper_degradations(30, seed=1)
+    assert sorted(repr(c.transform) for c in federation.clients[:10]) == sorted(map(repr, changes()[:10]))
+    assert all(isinstance(c.transform, ColorShift) for c in federation.clients[10:20])
+    assert all(c.transform is None for c in federation.clients[20:])
 
 
 def test_a_pair_shares_its_subset_and_a_small_alpha_divides_its_classes() -> None:
@@ -72,9 +82,10 @@ def test_a_pair_shares_its_subset_and_a_small_alpha_divides_its_classes() -> Non
 
 
 def test_folds_keep_degradations_and_held_out_clients() -> None:
-    federation: Federation = degrade(pictures(), num_clients=12, held_out=3).fold(0, 5)
+    whole = degrade(pictures(), num_clients=12, held_out=3)
+    federation = whole.fold(0, 5)
     assert {len(c.test) for c in federation.clients[:8]} == {20}
-    assert [c.transform for c in federation] == paper_degradations(12)
+    assert [c.transform for c in federation] == [c.transform for c in whole]
     assert [sum(c.held_out for c in federation if c.domain == kind) for kind in federation.domains] == [1, 1, 1]
 
 
@@ -87,3 +98,33 @@ def test_what_the_paper_cannot_build_is_refused() -> None:
         degrade(pictures(120))
     with pytest.raises((UsageError, DataError), match="held_out"):
         degrade(pictures(), num_clients=6, held_out=6)
+
+
+def test_a_config_reaches_the_papers_clients_folds_and_augmentation() -> None:
+    config = Config.load(
+        data={"partition": {"name": "degraded", "num_clients": 12}, "held_out": 3, "folds": 5, "fold": 1},
+        training={"augment": {"padding": 4, "flip": 0.25, "rotate": 0.25, "erase": 0.5}},
+    )
+    federation = config.federation()
+    assert [type(c.transform).__name__ for c in federation.clients[::4]] == ["GaussianNoise", "ColorShift", "NoneType"]
+    assert [sum(c.held_out for c in federation if c.domain == kind) for kind in federation.domains] == [1, 1, 1]
+    augment = config.work().augment
+    assert augment is not None
+    images = torch.rand(6, 3, 32, 32, generator=generator(0))
+    assert not torch.equal(augment(images, generator(1)), images)
+    again = Config.load(data={"partition": {"name": "degraded", "num_clients": 12}, "held_out": 3, "folds": 5})
+    assert [c.transform for c in again.federation()] == [c.transform for c in federation]
+
+
+def test_only_some_domains_of_a_data_set_can_be_taken() -> None:
+    config = Config.load(data={"domains": ["photo", "thin"], "partition": {"name": "by-domain"}})
+    federation = config.federation()
+    assert federation.domains == ("photo", "thin")
+    assert len(federation.data) < len(Config.load().dataset())
+    whole = Config.load().dataset()
+    assert whole.domain is not None
+    thin = federation.clients[1]
+    own = torch.cat([thin.train, thin.test]).sort().values
+    assert torch.equal(federation.data.inputs[own], whole.inputs[whole.domain == whole.domains.index("thin")])
+    with pytest.raises(UsageError, match="unknown domain"):
+        Config.load(data={"domains": ["photos"]}).dataset()

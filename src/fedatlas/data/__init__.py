@@ -1,6 +1,7 @@
 """Data sets, partitions and the federation they make."""
 
 from fedatlas.data.dataset import Dataset
+from fedatlas.data.degradations import Degraded
 from fedatlas.data.digits import load_digits_domains
 from fedatlas.data.domain_imbalance import DomainImbalance
 from fedatlas.data.federating import PARTITIONS, federate
@@ -33,6 +34,7 @@ __all__ = [
     "Client",
     "ColorShift",
     "Dataset",
+    "Degraded",
     "Dirichlet",
     "DomainImbalance",
     "Exponential",

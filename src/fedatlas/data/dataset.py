@@ -1,11 +1,12 @@
 """A data set: examples held once, as arrays, with what is known about each."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from fedatlas.errors import DataError
+from fedatlas.errors import DataError, UsageError, unknown_name
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,6 +56,27 @@ class Dataset:
     def kind(self) -> str:
         """``image``, ``tokens`` or ``features``."""
         return input_kind(self.inputs)
+
+    def of_domains(self, names: Sequence[str]) -> "Dataset":
+        """Return the examples of some domains only, in the order of the names."""
+        if self.domain is None:
+            raise UsageError(f"{self.name} has no domains to choose from, got {list(names)}.")
+        if not names or len(set(names)) != len(names):
+            raise UsageError(f"domains must name at least one domain of {self.name}, each once; got {list(names)}.")
+        for name in names:
+            if name not in self.domains:
+                raise unknown_name("domain", name, self.domains)
+        members = [(self.domain == self.domains.index(name)).nonzero()[:, 0] for name in names]
+        kept = torch.cat(members)
+        return replace(
+            self,
+            inputs=self.inputs[kept],
+            labels=self.labels[kept],
+            domains=tuple(names),
+            domain=torch.arange(len(names)).repeat_interleave(torch.tensor([len(own) for own in members])),
+            owner=None if self.owner is None else self.owner[kept],
+            is_test=None if self.is_test is None else self.is_test[kept],
+        )
 
     def domain_of(self, index: int) -> str | None:
         """Return the name of one example's domain, if it has one."""

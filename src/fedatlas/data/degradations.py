@@ -15,25 +15,22 @@ import numpy as np
 import torch
 
 from fedatlas.data.dataset import Dataset
-from fedatlas.data.federating import federate
-from fedatlas.data.federation import Federation, Transform
+from fedatlas.data.federation import Transform
 from fedatlas.data.partitions import Dirichlet, Share, check_num_clients, numbered
 from fedatlas.data.transforms import ColorShift, GaussianNoise
 from fedatlas.errors import UsageError
-from fedatlas.seeds import numpy_generator
 
 NOISE, JITTER, IMBALANCE = "noise", "jitter", "imbalance"
 
 
-def paper_degradations(num_clients: int = 30, seed: int = 0) -> list[Transform | None]:
+def paper_degradations(num_clients: int, rng: np.random.Generator) -> list[Transform | None]:
     """Return the lasting change of each client's images: noise, then colours, then none for unequal classes.
 
-    >>> changes = paper_degradations(12)
+    >>> changes = paper_degradations(12, np.random.default_rng(0))
     >>> changes[0], changes[3], changes[-1]
     (GaussianNoise(variance=0.005), GaussianNoise(variance=1.0), None)
     """
     count = _clients_of_a_kind(num_clients)
-    rng = numpy_generator(seed, "partition", "degradations")
     noise = [GaussianNoise(variance=float(variance)) for variance in np.linspace(0.005, 1, count)]
     ranges = ((0.5, 1.5), (0.5, 1.5), (0.5, 1.5), (-0.5, 0.5))
     factors = zip(*(rng.permutation(np.linspace(low, high, count)).tolist() for low, high in ranges), strict=True)
@@ -53,7 +50,16 @@ def imbalance_alphas(num_clients: int = 30) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Degraded:
-    """FedPCE's clients: a third to get noise, a third other colours (see ``degrade``), a third has unequal classes."""
+    """FedPCE's clients: a third have noisy images, a third other colours, a third unequal classes.
+
+    The paper tests on a fifth of each client's examples, and holds out a fifth of the clients:
+
+        >>> from fedatlas.data import federate, load_dataset
+        >>> data = load_dataset("digits")
+        >>> federation = federate(data, Degraded(num_clients=12), held_out=3).fold(0, 5)
+        >>> [(c.name, c.transform) for c in federation.clients[:2]]
+        [('noise-00', GaussianNoise(variance=0.005)), ('noise-01', GaussianNoise(variance=0.33666666666666667))]
+    """
 
     num_clients: int = 30
     min_samples: int = 10
@@ -62,6 +68,9 @@ class Degraded:
     def assign(self, data: Dataset, rng: np.random.Generator) -> list[Share]:
         """Return one share for each client; its domain is the kind of its degradation."""
         count = _clients_of_a_kind(self.num_clients)
+        if data.kind != "image" or data.inputs.shape[1] != 3:
+            form = f"{data.kind} of shape {tuple(data.inputs.shape[1:])}"
+            raise UsageError(f"degraded: needs colour images (3, height, width), and {data.name} holds {form}.")
         check_num_clients("degraded", self.num_clients, data, self.min_samples)
         noise, jitter, imbalance = np.array_split(rng.permutation(len(data)), 3)
         parts = {NOISE: np.array_split(noise, count), JITTER: np.array_split(jitter, count), IMBALANCE: []}
@@ -69,27 +78,15 @@ class Degraded:
         for subset, alpha in zip(np.array_split(imbalance, count // 2), alphas, strict=True):
             pair = Dirichlet(num_clients=2, alpha=alpha, min_samples=self.min_samples)
             parts[IMBALANCE] += [subset[share.indices] for share in pair.assign(_labels_only(data, subset), rng)]
-        return [
-            Share(name=name, indices=indices, domain=kind)
+        named = [
+            (name, indices, kind)
             for kind, members in parts.items()
             for name, indices in zip(numbered(kind, count, width=2), members, strict=True)
         ]
-
-
-def degrade(
-    data: Dataset, num_clients: int = 30, held_out: int | float = 6, seed: int = 0, *, test_fraction: float = 0.2
-) -> Federation:
-    """Return FedPCE's federation of a data set of colour images; ``held_out`` clients are drawn evenly from each kind.
-
-    ``federation.fold(i, 5, seed)`` gives the paper's folds, in place of the one test part that is drawn here.
-    """
-    if data.kind != "image" or data.inputs.shape[1] != 3:
-        form = f"{data.kind} of shape {tuple(data.inputs.shape[1:])}"
-        raise UsageError(f"degrade needs colour images (3, height, width), and {data.name} holds {form}.")
-    federation = federate(
-        data, Degraded(num_clients=num_clients), test_fraction=test_fraction, held_out=held_out, seed=seed
-    )
-    return federation.with_transforms(paper_degradations(num_clients, seed))
+        return [
+            Share(name=name, indices=indices, domain=kind, transform=change)
+            for (name, indices, kind), change in zip(named, paper_degradations(self.num_clients, rng), strict=True)
+        ]
 
 
 def _clients_of_a_kind(num_clients: int) -> int:

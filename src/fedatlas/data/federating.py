@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.data.dataset import Dataset
+from fedatlas.data.degradations import Degraded
 from fedatlas.data.domain_imbalance import DomainImbalance
 from fedatlas.data.federation import Client, Federation
 from fedatlas.data.partitions import (
@@ -30,6 +31,7 @@ from fedatlas.seeds import numpy_generator
 
 PARTITIONS: dict[str, Any] = {
     "by-domain": ByDomain,
+    "degraded": Degraded,
     "dirichlet": Dirichlet,
     "domain-imbalance": DomainImbalance,
     "exponential": Exponential,
@@ -132,7 +134,9 @@ def _client(share: Share, train: Indices, test: Indices) -> Client:
         raise DataError(
             f"client {share.name} gets no training examples. Use fewer clients, or a partition with min_samples."
         )
-    return Client(name=share.name, train=_sorted(train), test=_sorted(test), domain=share.domain)
+    return Client(
+        name=share.name, train=_sorted(train), test=_sorted(test), domain=share.domain, transform=share.transform
+    )
 
 
 def _sorted(indices: Indices) -> Tensor:

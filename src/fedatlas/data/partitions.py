@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedatlas.data.dataset import Dataset
+from fedatlas.data.federation import Transform
 from fedatlas.errors import DataError, UsageError
 
 Indices = NDArray[np.int64]
@@ -24,6 +25,8 @@ class Share:
     test: Indices | None = None
     """Its own test examples, where the partition sets them apart itself."""
     domain: str | None = None
+    transform: Transform | None = None
+    """A lasting change of its images, in training and in test."""
 
 
 class Partition(Protocol):
