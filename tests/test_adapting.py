@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from fedatlas.adapting import Adapted, Adapter, _Tuning, adapt
+from fedatlas.adapting import Adapted, Adapter, adapt
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import fedavg, fedbn, fedper, fedprox
 from fedatlas.algorithms.fedpce import fedpce
@@ -25,6 +25,7 @@ from fedatlas.personalised import load_personalised, read_about
 from fedatlas.rehearsal import tiny_federation
 from fedatlas.runs import Run
 from fedatlas.training import train
+from fedatlas.tuning import Tuning
 from tiny import Line, Norms, blob_federation, line_federation, same_bits
 
 SMALL = {"rounds": 3, "steps": 4}
@@ -77,8 +78,10 @@ def test_shared_running_statistics_rest_while_a_client_tunes(tmp_path: Path) -> 
     run = image_run(tmp_path, fedper(), "batch")
     adapter = Adapter(run, data=tiny_federation("images"))
     work = LocalWork(steps=3, batch_size=4)
-    tuning = _Tuning(adapter, adapter.runner.data(6), work, SGD(lr=0.1), 1, 0)
-    tuning.round(1, adapter._start("mean", 6))
+    algorithm = replace(adapter.runner.algorithm, optimizer=SGD(lr=0.1))
+    client = adapter.runner.data(6)
+    tuning = Tuning(adapter.runner.bench, adapter.buffers, algorithm, [client], work=work, rounds=1, seed=0)
+    tuning.round(1, [adapter._start("mean", 6, None)[0]])
     network = adapter.runner.bench.model
     assert torch.equal(network.state_dict()["norm1.running_mean"], run.parameters()["norm1.running_mean"])
     modes = {name: module.training for name, module in network.named_modules() if name in ("norm1", "norm2", "head")}

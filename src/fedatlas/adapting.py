@@ -5,7 +5,7 @@ FedPCE tunes the embedding, FedBN the norms, FedPer the head; where nothing is p
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,22 +15,23 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm
-from fedatlas.client import PERSONAL, ClientData, LocalWork, Look, Workbench, minibatches, open_local
+from fedatlas.atlas.atlas import Atlas
+from fedatlas.client import PERSONAL, ClientData, LocalWork
 from fedatlas.data import Dataset, Federation, Transform
-from fedatlas.errors import DataError, TrainingError, UsageError, unknown_name
+from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.models.conditioned import ClientEmbedding, bake
 from fedatlas.objectives import CrossEntropy
-from fedatlas.optimizers import LocalOptimizer
 from fedatlas.personalised import about_network, save_personalised
 from fedatlas.reopening import run_algorithm, run_augment, run_federation, run_network
 from fedatlas.runs import Run
 from fedatlas.seeds import Seeds, numpy_generator
 from fedatlas.simulate import ClientRunner, mean_personal, repeatable
 from fedatlas.training import Model, fingerprint
-from fedatlas.types import Assignment, ClientScore, Tensors
+from fedatlas.tuning import Tuning
+from fedatlas.types import ClientScore, Tensors
 
-Start = Literal["own", "initial", "mean", "first"]
-STARTS = ("own", "initial", "mean", "first")
+Start = Literal["own", "initial", "mean", "first", "nearest"]
+STARTS = ("own", "initial", "mean", "first", "nearest")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,6 +49,8 @@ class Adapted:
     num_tuned: int
     """How many numbers were tuned."""
     start: Tensors
+    origin: str
+    """Where the start came from, in words."""
     personal: Tensors
     """The client's own parameters and running statistics."""
     losses: list[float]
@@ -55,7 +58,7 @@ class Adapted:
     curve: dict[int, ClientScore]
     """Scores by round, where asked for."""
     seconds: float
-    """Seconds of tuning, without tests."""
+    """Seconds of tuning, without tests; of clients that were tuned together, each has an equal part."""
     bytes_received: int
     """The size of the shared model, which the client must have."""
     bytes_sent: int = 0
@@ -84,7 +87,7 @@ class Adapted:
 
     def describe(self) -> dict[str, Any]:
         """Return the results as plain values, for a record."""
-        plain = ("client", "domain", "num_examples", "num_steps", "num_tuned", "losses", "seconds")
+        plain = ("client", "domain", "origin", "num_examples", "num_steps", "num_tuned", "losses", "seconds")
         return {
             "algorithm": self.adapter.algorithm.name,
             **{name: getattr(self, name) for name in (*plain, "bytes_received", "bytes_sent")},
@@ -141,9 +144,13 @@ class Adapter:
         found = (f"{path}.vector" for path, module in modules if isinstance(module, ClientEmbedding))
         return next((name for name in found if name in self.runner.bench.personal), None)
 
-    def adapt(
+    def adapt(self, client: str | int | None = None, *, examples: int | None = None, **settings: Any) -> Adapted:
+        """Tune what is personal on one client's training part; the settings are those of ``adapt_all``."""
+        return self.adapt_all([self._position(client)], examples=examples, **settings)[0]
+
+    def adapt_all(
         self,
-        client: str | int | None = None,
+        clients: Sequence[str | int] | None = None,
         *,
         rounds: int = 200,
         steps: int = 50,
@@ -151,60 +158,75 @@ class Adapter:
         lr: float | None = None,
         min_lr: float | None = None,
         start: Start | Tensors | None = None,
-        examples: int | None = None,
+        atlas: Atlas | None = None,
+        examples: int | Sequence[int | None] | None = None,
         augment: Transform | Literal["run"] | None = "run",
         evaluate_every: int | None = None,
         seed: int | None = None,
-    ) -> Adapted:
-        """Tune what is personal on one client's training part, and test before and after on its test part.
+    ) -> list[Adapted]:
+        """Tune what is personal on each client's training part, and test before and after on its test part.
+
+        Clients do not hear of each other; where the network allows it, their batches pass through it together.
 
         Args:
-            client: name or position; may be left out where there is only one.
+            clients: names or positions; None is all that were held out. One may be there twice.
             rounds: of ``steps`` minibatches each; the learning rate's schedule moves once a round. FedPCE's by default.
             batch_size: None is the run's.
             lr: the first learning rate, with ``min_lr`` the last; None is the run's own, for FedPCE's embedding 1e-2.
             start: ``own`` values of a client that trained; ``initial``, as clients of the run began (FedPCE: a unit
-                vector); the ``mean`` of those that trained; those of the ``first`` that did; or tensors by name. None
-                is the client's own if it trained, else what the algorithm gives newcomers.
-            examples: use this many training examples only; fewer are always among more.
+                vector); the ``mean`` of those that trained; those of the ``first`` that did; of the ``nearest`` in
+                ``atlas`` that did; or tensors by name. None is the client's own if it trained, else what the algorithm
+                gives newcomers.
+            atlas: for ``nearest``; the client must be in it (``atlas.add_client`` puts one there).
+            examples: use this many training examples only, or one number for each client; fewer are among more.
             augment: ``run`` is the run's.
             evaluate_every: also test after each so many rounds.
         """
         for title, value in (("rounds", rounds), ("evaluate_every", evaluate_every)):
             if value is not None and value < 1:
                 raise UsageError(f"{title} must be at least 1, got {value}.")
-        number = self._position(client)
+        numbers = [self._position(client) for client in (self.held_out if clients is None else clients)]
+        counts = [examples] * len(numbers) if examples is None or isinstance(examples, int) else list(examples)
+        if not numbers or len(counts) != len(numbers):
+            raise UsageError(f"give at least one client, and one number of examples each; got {numbers} and {counts}.")
         seed = self.seeds.batches if seed is None else seed
+        bench = self.runner.bench
         if augment == "run":
-            augment = run_augment(self.run) if self.runner.bench.personal else None
+            augment = run_augment(self.run) if bench.personal else None
         batch_size = self.run.resolved["training"]["batch_size"] if batch_size is None else batch_size
+        data = [self._training_data(number, count, seed) for number, count in zip(numbers, counts, strict=True)]
+        first, origins = zip(*(self._start(start, number, atlas) for number in numbers), strict=True)
+        algorithm = replace(self.runner.algorithm, optimizer=self.algorithm.optimizer.adapting(lr, min_lr))
         work = LocalWork(steps=steps, batch_size=batch_size, augment=augment)
-        data = self._training_data(number, examples, seed)
-        optimizer = self.algorithm.optimizer.adapting(lr, min_lr)
-        first = personal = self._start(start, number)
-        before = self.score(number, first)
-        tuning = _Tuning(self, data, work, optimizer, rounds, seed)
-        curve: dict[int, ClientScore] = {}
-        for turn in range(1, rounds + 1) if self.runner.bench.personal else ():
+        tuning = Tuning(bench, self.buffers, algorithm, data, work=work, rounds=rounds, seed=seed)
+        before = [self.score(number, own) for number, own in zip(numbers, first, strict=True)]
+        curves: list[dict[int, ClientScore]] = [{} for _ in numbers]
+        personal = list(first)
+        for turn in range(1, rounds + 1) if bench.personal else ():
             personal = tuning.round(turn, personal)
             if evaluate_every is not None and turn % evaluate_every == 0:
-                curve[turn] = self.score(number, personal)
-        return Adapted(
-            client=data.name,
-            domain=data.client.domain,
-            before=before,
-            after=self.score(number, personal),
-            num_examples=data.num_examples if self.runner.bench.personal else 0,
-            num_steps=tuning.num_steps,
-            num_tuned=sum(parameter.numel() for parameter in self.runner.bench.parameters.values()),
-            start=first,
-            personal=personal,
-            losses=tuning.losses,
-            curve=curve,
-            seconds=tuning.seconds,
-            bytes_received=self.num_bytes,
-            adapter=self,
-        )
+                for number, own, curve in zip(numbers, personal, curves, strict=True):
+                    curve[turn] = self.score(number, own)
+        return [
+            Adapted(
+                client=data[i].name,
+                domain=data[i].client.domain,
+                before=before[i],
+                after=self.score(number, personal[i]),
+                num_examples=data[i].num_examples if bench.personal else 0,
+                num_steps=tuning.num_steps[i],
+                num_tuned=sum(parameter.numel() for parameter in bench.parameters.values()),
+                start=first[i],
+                origin=origins[i],
+                personal=personal[i],
+                losses=tuning.losses[i],
+                curve=curves[i],
+                seconds=tuning.seconds / len(numbers),
+                bytes_received=self.num_bytes,
+                adapter=self,
+            )
+            for i, number in enumerate(numbers)
+        ]
 
     def score(self, client: int, personal: Tensors) -> ClientScore:
         """Return how the shared model does with these values on a client's test part, as in the run's evaluations."""
@@ -247,7 +269,8 @@ class Adapter:
         clients = (*self.federation.clients[:number], few, *self.federation.clients[number + 1 :])
         return ClientData(replace(self.federation, clients=clients), number)
 
-    def _start(self, start: Start | Tensors | None, number: int) -> Tensors:
+    def _start(self, start: Start | Tensors | None, number: int, atlas: Atlas | None) -> tuple[Tensors, str]:
+        """Return a client's first values, and in words where they come from."""
         bench, split = self.runner.bench, self.algorithm.split
         own = self.known.get(number, {}) if self._has_runs_clients else {}
         if start is None:
@@ -255,77 +278,46 @@ class Adapter:
         if isinstance(start, str) and start not in STARTS:
             raise unknown_name("start", start, STARTS)
         if not bench.personal:
-            return {}
+            return {}, "nothing is personal"
         if not isinstance(start, str):
-            found = self._placed(start)
+            found, origin = self._placed(start), "given"
         elif start == "initial":
             first = split.initial_personal(bench.model, self.runner.data(number).place)
             found = {name: first.get(name, bench.initial[name]) for name in sorted(bench.personal)}
+            origin = "as the run's clients began"
         elif start == "mean":
             found = mean_personal({c: {PERSONAL: values} for c, values in self.known.items()})
+            origin = f"the mean of {len(self.known)} that trained"
+        elif start == "nearest":
+            found, origin = self._nearest(number, atlas)
         else:
             found = own if start == "own" else next(iter(self.known.values()), {})
+            origin = "its own, trained" if start == "own" else "the first that trained"
         wanted = {name: bench.initial[name].shape for name in sorted(bench.personal)}
         if {name: tensor.shape for name, tensor in found.items()} != wanted:
             raise UsageError(
                 f"start={start if isinstance(start, str) else sorted(start)}: this run has no such values for "
                 f"{', '.join(wanted)}. Use start='initial', or give tensors of these names in the network's shapes."
             )
-        return found
+        return found, origin
+
+    def _nearest(self, number: int, atlas: Atlas | None) -> tuple[Tensors, str]:
+        """Return the values of the trained client that an atlas has nearest to this one."""
+        if atlas is None:
+            raise UsageError("start='nearest' needs atlas=, as `fedatlas map` or make_atlas makes one.")
+        names = [client["name"] for client in self.run.resolved["federation"]["clients"]]
+        trained = {names[c]: values for c, values in self.known.items()}
+        own = self.federation.clients[number].name
+        for name, cosine in atlas.neighbours(own, len(atlas)):
+            if name in trained:
+                return trained[name], f"the nearest that trained, {name} (cosine {cosine:.2f})"
+        raise UsageError(
+            f"start='nearest': the atlas holds none of the {len(trained)} clients that trained in {self.run.folder}. "
+            "Make the atlas from the run's federation."
+        )
 
     def _placed(self, tensors: Tensors) -> Tensors:
         return {name: tensor.to(self.device) for name, tensor in tensors.items()}
-
-
-class _Tuning:
-    """The rounds of one client on its own. The optimizer's state lasts from the first to the last."""
-
-    def __init__(
-        self, adapter: Adapter, data: ClientData, work: LocalWork, optimizer: LocalOptimizer, rounds: int, seed: int
-    ) -> None:
-        self.bench, self.buffers, self.data = adapter.runner.bench, adapter.buffers, data
-        self.algorithm = replace(adapter.runner.algorithm, optimizer=optimizer)
-        self.work, self.rounds, self.seed = work, rounds, seed
-        self.state = optimizer.init(self.bench.parameters)
-        self.losses: list[float] = []
-        self.num_steps, self.seconds = 0, 0.0
-
-    def round(self, number: int, personal: Tensors) -> Tensors:
-        """Return the client's own values after another round."""
-        began = time.perf_counter()
-        device = self.data.labels.device
-        assignment = Assignment(round=number, rounds=self.rounds, client=self.data.id, shared={}, buffers=self.buffers)
-        with repeatable(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            losses = self._steps(assignment, personal)
-        mean = float(torch.stack(losses).double().mean()) if losses else 0.0
-        if not torch.isfinite(torch.tensor(mean)):
-            raise TrainingError(
-                f"loss is {mean}. Lower the learning rate.", client=self.data.name, round=number, stage="adapting"
-            )
-        everything = {**self.bench.parameters, **self.bench.buffers}
-        personal = {name: everything[name].detach().clone() for name in sorted(self.bench.personal)}
-        self.losses.append(mean)
-        self.seconds += time.perf_counter() - began
-        return personal
-
-    @torch.no_grad()
-    def _steps(self, assignment: Assignment, personal: Tensors) -> list[Tensor]:
-        bench, names = self.bench, list(self.bench.parameters)
-        local = open_local(self.algorithm, self.work, assignment, bench, {PERSONAL: personal}, self.data, self.seed)
-        optimizer = self.algorithm.optimizer.fitted(bench.model, names, assignment.round, self.rounds)
-        slots = optimizer.slots(self.state, names)
-        _train_what_is_own(bench)
-        torch.manual_seed(local.seed)
-        losses = []
-        for batch in minibatches(local, skip_single=bench.skips_single_examples):
-            if names:
-                look = Look(self.algorithm, local, batch)
-                optimizer.step(list(bench.parameters.values()), slots, look, local.lr)
-                losses.append(look.losses[0])
-            else:  # only running statistics are the client's own
-                bench.model(batch.inputs)
-            self.num_steps += 1
-        return losses
 
 
 def adapt(
@@ -355,12 +347,3 @@ def _rest(network: nn.Module, shared: Tensors, algorithm: Algorithm, run: Run) -
         for name, parameter in parameters.items():
             parameter.copy_(shared[name])
             parameter.requires_grad_(False)
-
-
-def _train_what_is_own(bench: Workbench) -> None:
-    """Set training mode, except where it would move shared running statistics."""
-    bench.model.train()
-    for path, module in bench.model.named_modules():
-        names = {name for name, _ in module.named_buffers(prefix=path, recurse=False)} & bench.buffers.keys()
-        if names - bench.personal:
-            module.training = False

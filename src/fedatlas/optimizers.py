@@ -186,6 +186,8 @@ class Adam(LocalOptimizer):
 class Wrapper(LocalOptimizer):
     """An optimizer that changes what another one, its ``base``, sees; rate, momenta and decay are the base's."""
 
+    elementwise: ClassVar[bool] = False
+    """Whether a number's step depends on nothing but its own gradients, as in the plain optimizers."""
     base: LocalOptimizer = SGD()
     """The optimizer that turns gradients into steps."""
     lr: float = field(init=False, repr=False)

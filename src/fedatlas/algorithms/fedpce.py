@@ -84,6 +84,7 @@ class Grouped(Wrapper):
     """Another optimizer, with other learning rates for some types of modules; the schedule and all else are its own."""
 
     name: ClassVar[str] = "grouped"
+    elementwise: ClassVar[bool] = True
     groups: tuple[Group, ...] = ()
     rates: tuple[float, ...] = field(default=(), repr=False)
     """The rate of each parameter in one round; ``fitted`` looks them up."""

@@ -1,0 +1,104 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedatlas.adapting import Adapter
+from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms import fedavg, fedbn, fedper
+from fedatlas.algorithms.fedpce import fedpce
+from fedatlas.algorithms.fedsam import SharpnessAware
+from fedatlas.atlas import Atlas
+from fedatlas.errors import TrainingError, UsageError
+from fedatlas.optimizers import SGD, Adam
+from fedatlas.rehearsal import tiny_federation
+from fedatlas.runs import Run
+from fedatlas.training import train
+from fedatlas.tuning import can_tune_together
+from tiny import same_bits
+
+FEW = {"rounds": 2, "steps": 5, "batch_size": 3}
+
+
+def trained(folder: Path, algorithm: Algorithm, norm: str = "instance") -> tuple[Run, Adapter]:
+    federation = tiny_federation("images")
+    run = train(
+        federation,
+        algorithm,
+        model="cnn",
+        model_options={"width": 4, "norm": norm},
+        rounds=2,
+        batch_size=8,
+        workers=1,
+        progress=False,
+        folder=folder,
+    )
+    return run, Adapter(run, data=federation, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("algorithm", [fedpce(embedding=4, hidden=8), fedbn(), fedper()], ids=lambda a: a.name)
+def test_clients_tuned_together_end_as_they_do_alone(algorithm: Algorithm, tmp_path: Path) -> None:
+    """Batches of 3 of 5 and 8 examples, so that the short ones at a pass's end meet at different steps."""
+    run, adapter = trained(tmp_path, algorithm.with_optimizer(Adam(lr=1e-3)))
+    wanted = [("client-6", 5), ("client-7", 8), ("client-6", 2)]
+    together = adapter.adapt_all([name for name, _ in wanted], examples=[count for _, count in wanted], **FEW)  # type: ignore[arg-type]
+    for (name, count), joint in zip(wanted, together, strict=True):
+        alone = adapter.adapt(name, examples=count, **FEW)
+        assert (joint.client, joint.num_examples, joint.num_steps) == (name, count, 10)
+        assert joint.losses == pytest.approx(alone.losses, rel=1e-4)
+        for key, value in alone.personal.items():
+            torch.testing.assert_close(joint.personal[key], value, rtol=1e-3, atol=1e-5)
+            assert not torch.equal(joint.personal[key], joint.start[key])
+    state = run.checkpoint().state
+    assert same_bits(state.shared, {key: adapter.runner.bench.model.state_dict()[key] for key in state.shared})
+
+
+def test_held_out_clients_are_those_adapted_by_default_and_fedavg_only_tests(tmp_path: Path) -> None:
+    _, adapter = trained(tmp_path, fedavg())
+    results = adapter.adapt_all(**FEW)  # type: ignore[arg-type]
+    assert [adapted.client for adapted in results] == ["client-6", "client-7"]
+    assert all(adapted.before.loss == adapted.after.loss and adapted.num_steps == 0 for adapted in results)
+
+
+def test_running_statistics_and_whole_model_optimizers_are_tuned_one_after_another(tmp_path: Path) -> None:
+    _, adapter = trained(tmp_path / "batch", fedbn(), norm="batch")
+    assert not can_tune_together(adapter.runner.bench, SGD())
+    alone = [adapter.adapt(name, **FEW) for name in ("client-6", "client-7")]
+    both = adapter.adapt_all(["client-6", "client-7"], **FEW)  # type: ignore[arg-type]
+    assert all(same_bits(one.personal, other.personal) for one, other in zip(alone, both, strict=True))
+    _, adapter = trained(tmp_path / "instance", fedbn())
+    assert can_tune_together(adapter.runner.bench, SGD())
+    assert not can_tune_together(adapter.runner.bench, SharpnessAware(base=SGD()))
+    assert can_tune_together(adapter.runner.bench, fedpce().optimizer)
+
+
+def test_the_client_whose_tuning_breaks_is_named(tmp_path: Path) -> None:
+    _, adapter = trained(tmp_path, fedbn().with_optimizer(SGD(lr=0.1)))
+    with pytest.raises(TrainingError, match=r"client-6.*adapting"):
+        adapter.adapt_all(lr=1e30, rounds=3)
+
+
+def test_a_client_starts_from_the_nearest_that_trained(tmp_path: Path) -> None:
+    """client-6 lies at client-7, which did not train, then at client-2."""
+    algorithm = fedpce(embedding=4, hidden=8)
+    run, adapter = trained(tmp_path, algorithm)
+    names = tuple(client["name"] for client in run.resolved["federation"]["clients"])
+    rows = torch.eye(len(names))
+    rows[6] = 0.1 * rows[2] + rows[7]
+    atlas = Atlas(names=names, halves={"feature": rows}, sizes=torch.ones(len(names), dtype=torch.int64))
+    adapted = adapter.adapt("client-6", start="nearest", atlas=atlas, **FEW)
+    assert same_bits(adapted.start, adapter.known[2])
+    assert "client-2" in adapted.origin
+    with pytest.raises(UsageError, match="needs atlas="):
+        adapter.adapt("client-6", start="nearest")
+    few = Atlas(names=("client-6", "x"), halves={"feature": rows[:2]}, sizes=torch.tensor([1, 1]))
+    with pytest.raises(UsageError, match="none of the 6 clients that trained"):
+        adapter.adapt("client-6", start="nearest", atlas=few)
+    with pytest.raises(UsageError, match="add_client"):
+        adapter.adapt("client-7", start="nearest", atlas=few)
+
+
+def test_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    _, adapter = trained(tmp_path, fedper())
+    with pytest.raises(UsageError, match="one number of examples each"):
+        adapter.adapt_all(["client-6"], examples=[1, 2])
