@@ -1,0 +1,71 @@
+"""The atlas of a run: what each client keeps of its own, as that client's vector.
+
+FedPCE's 32 numbers are made for it: clients with like data come to lie together (its Fig. 3). FedBN's scales and shifts
+(its Fig. 1) and FedPer's heads make an atlas too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedatlas.atlas.atlas import Atlas
+from fedatlas.client import PERSONAL
+from fedatlas.errors import UsageError
+from fedatlas.types import Tensors
+
+if TYPE_CHECKING:
+    from fedatlas.adapting import Adapted
+    from fedatlas.runs import Run
+
+FEATURE = "feature"
+
+
+def run_atlas(run: Run, *, parameters: Sequence[str] | None = None, adapted: Sequence[Adapted] = ()) -> Atlas:
+    """Return the personal parameters of a run's clients, as half ``feature``; running statistics are left out.
+
+    Args:
+        run: one whose algorithm keeps something with its clients, such as fedpce, fedbn or fedper.
+        parameters: only these, by name; None is all.
+        adapted: clients that joined later, from ``Adapter.adapt_all``.
+    """
+    checkpoint = run.checkpoint()
+    known = {c: memory[PERSONAL] for c, memory in sorted(checkpoint.clients.items()) if PERSONAL in memory}
+    if not known:
+        raise UsageError(
+            f"{run.folder}: {run.name} keeps nothing with its clients, so there is no vector to map. "
+            "Use a run of fedpce, fedbn or fedper, or map the data themselves."
+        )
+    names = list(parameters or _without_statistics(next(iter(known.values()))))
+    clients = run.resolved["federation"]["clients"]
+    atlas = Atlas(
+        names=tuple(clients[c]["name"] for c in known),
+        halves={FEATURE: torch.stack([_vector(run, own, names) for own in known.values()])},
+        sizes=torch.tensor([clients[c]["num_train"] for c in known]),
+        domains=tuple(clients[c]["domain"] for c in known),
+        provenance={
+            "source": "run",
+            "algorithm": run.name,
+            "round": checkpoint.state.round,
+            "parameters": names,
+            "federation": f"{run.resolved['federation']['data']}: {run.resolved['federation']['partition']}",
+        },
+    )
+    for one in adapted:
+        vector = _vector(run, {name: own.cpu() for name, own in one.personal.items()}, names)
+        atlas = atlas.add_client(one.client, {FEATURE: vector}, one.num_examples, one.domain)
+    return atlas
+
+
+def _without_statistics(personal: Tensors) -> list[str]:
+    return [name for name in personal if name.rpartition(".")[2] not in ("running_mean", "running_var")]
+
+
+def _vector(run: Run, personal: Tensors, names: Sequence[str]) -> Tensor:
+    missing = next((name for name in names if name not in personal), None)
+    if missing is not None:
+        raise UsageError(f"{run.folder}: clients keep {', '.join(sorted(personal))}, and no {missing!r}.")
+    return torch.cat([personal[name].detach().float().flatten() for name in names])
