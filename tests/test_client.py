@@ -1,10 +1,11 @@
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
 
-from fedatlas.algorithms import fedavg
-from fedatlas.client import LocalWork
+from fedatlas.algorithms import fedavg, moon
+from fedatlas.client import LocalWork, Precision
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.data.transforms import GaussianNoise
@@ -52,6 +53,24 @@ def test_training_is_a_pure_function_of_assignment_and_memory() -> None:
     kept = {part: {k: v.clone() for k, v in tensors.items()} for part, tensors in memory.items()}
     simulator.runner.train(assignment, memory)
     assert all(same_bits(memory[part], kept[part]) for part in memory)
+
+
+def test_bfloat16_training_stays_near_float32_and_keeps_float32_parameters() -> None:
+    """A sum of a few products rounded to eight bits is off by under one percent or so, and so is a small change."""
+    work = LocalWork(epochs=2, batch_size=8)
+    changes = []
+    for precision in get_args(Precision):
+        _, _, simulator = play(moon(), Norms(), blob_federation(), work=replace(work, precision=precision))
+        upload, _ = simulator.runner.train(_assignment(simulator), {})
+        changes.append(upload.change)
+    exact, rounded = (torch.cat([tensor.flatten() for tensor in change.values()]) for change in changes)
+    assert rounded.dtype == torch.float32
+    assert 0 < float((exact - rounded).norm() / exact.norm()) < 0.05
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"float32, bfloat16, got 'half'"):
+        LocalWork(precision="half")  # type: ignore[arg-type]
 
 
 def test_training_leaves_the_global_random_state_alone() -> None:

@@ -8,8 +8,10 @@ loop, in worker processes, or on another machine.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +28,7 @@ from fedatlas.types import Assignment, Memory, Tensors, Upload
 
 PERSONAL, OPTIMIZER = "personal", "optimizer"
 """The names in a client's memory under which its own parameters and its optimizer's state lie."""
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +41,12 @@ class LocalWork:
     batch_size: int = 32
     augment: Transform | None = None
     """A random change of training images, before the client's own transform."""
+    precision: Precision = "float32"
+    """What the network computes with while it trains; parameters, losses and steps stay float32."""
 
     def __post_init__(self) -> None:
+        if self.precision not in get_args(Precision):
+            raise UsageError(f"precision must be one of {', '.join(get_args(Precision))}, got {self.precision!r}.")
         for title in ("epochs", "steps", "batch_size"):
             value = getattr(self, title)
             if value is not None and value < 1:
@@ -162,7 +169,15 @@ class Local:
     def forward(self, parameters: Tensors, inputs: Tensor) -> Output:
         """Return what the model would say with other parameters; running statistics stay as they are."""
         buffers = {name: buffer.detach().clone() for name, buffer in self.buffers.items()}
-        return Output(*functional_call(self.model, {**self.parameters, **parameters, **buffers}, (inputs,)))
+        with autocast(self.work.precision, inputs.device):
+            output = functional_call(self.model, {**self.parameters, **parameters, **buffers}, (inputs,))
+        return _widened(output)
+
+    def compute(self, inputs: Tensor) -> Output:
+        """Return what the model says as it is; in training mode running statistics move."""
+        with autocast(self.work.precision, inputs.device):
+            output = self.model(inputs)
+        return _widened(output)
 
     @torch.no_grad()
     def received_loss(self) -> Tensor:
@@ -292,7 +307,7 @@ class Look:
         local, batch = self._local, self._batch
         kept = {k: b.clone() for k, b in local.buffers.items()} if self.losses else {}
         with torch.enable_grad():
-            output = Output(*local.model(batch.inputs))
+            output = local.compute(batch.inputs)
             terms = (term.loss(local, batch, output) for term in self._algorithm.objective)
             loss = sum((term for term in terms if term is not None), start=torch.zeros((), device=batch.labels.device))
             found = torch.autograd.grad(loss, list(local.parameters.values()), materialize_grads=True)
@@ -303,6 +318,16 @@ class Look:
             local.buffers[name].copy_(buffer)
         self.losses.append(loss.detach())
         return gradients
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Return a context in which a network computes with the given precision."""
+    return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def _widened(output: tuple[Tensor, Tensor]) -> Output:
+    """Return float32 where the network computed with less, so that no term has to know."""
+    return Output(*(value.float() if value.dtype == torch.bfloat16 else value for value in output))
 
 
 def minibatches(local: Local, *, skip_single: bool) -> Iterator[Batch]:

@@ -8,8 +8,8 @@ seed = 0
 [atlas]      file, use (a list of sample, aggregate, train) and client2vec's own options
 [algorithms] options by algorithm, for comparing several: fedsam = { rho = 0.01 }
 [optimizer]  name and the optimizer's own options
-[training]   rounds, cohort, epochs, steps, batch_size, augment (a table), buffers, evaluate_every, test_own,
-             checkpoint_every
+[training]   rounds, cohort, epochs, steps, batch_size, precision, augment (a table), buffers, evaluate_every,
+             test_own, checkpoint_every
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ DEFAULTS: dict[str, Any] = {
         "epochs": 1,
         "steps": None,
         "batch_size": 32,
+        "precision": "float32",
         "augment": None,
         "buffers": None,
         "evaluate_every": 1,
@@ -145,7 +146,9 @@ class Config:
         """Return how much a client trains."""
         training = self.values["training"]
         augment = None if training["augment"] is None else _checked(Augment, "option of augment", training["augment"])
-        return LocalWork(**{key: training[key] for key in ("epochs", "steps", "batch_size")}, augment=augment)
+        return LocalWork(
+            **{key: training[key] for key in ("epochs", "steps", "batch_size", "precision")}, augment=augment
+        )
 
     def plan(self) -> TrainingPlan:
         """Return how long and how often."""

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fedatlas.algorithm import Algorithm
-from fedatlas.client import LocalWork
+from fedatlas.client import LocalWork, Precision
 from fedatlas.data.federation import Federation, Transform
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.evaluation import summarize
@@ -77,6 +77,7 @@ def train(
     epochs: int = 1,
     steps: int | None = None,
     batch_size: int = 32,
+    precision: Precision = "float32",
     seed: int | Seeds = 0,
     device: str = "cpu",
     workers: int | None = None,
@@ -92,11 +93,12 @@ def train(
     """Train an algorithm on a federation and return the run.
 
     ``model`` is a name from ``fedatlas list`` (with ``model_options``), a module, or a function that makes one.
-    ``augment`` is a random change of training images, such as ``fedatlas.data.Augment()``. ``test_own`` also tests each
-    client's own model before the server averages. ``folder`` is where the run is kept; without one it goes to a new
-    temporary folder. ``progress`` shows a bar; None shows it on a terminal.
+    ``augment`` is a random change of training images, such as ``fedatlas.data.Augment()``. ``precision="bfloat16"``
+    lets the network compute with half the bits while it trains. ``test_own`` also tests each client's own model before
+    the server averages. ``folder`` is where the run is kept; without one it goes to a new temporary folder.
+    ``progress`` shows a bar; None shows it on a terminal.
     """
-    work = LocalWork(epochs=epochs, steps=steps, batch_size=batch_size, augment=augment)
+    work = LocalWork(epochs=epochs, steps=steps, batch_size=batch_size, precision=precision, augment=augment)
     plan = TrainingPlan(
         rounds=rounds,
         cohort=cohort,
