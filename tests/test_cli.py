@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -97,7 +98,10 @@ def test_ctrl_c_says_how_to_resume(arrays: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "fedatlas", "train", "--data", str(arrays), "--folder", str(folder)]
     command += ["--model", "mlp", "--set", "training.rounds=100000", "--workers", "2"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
+    # A shell starts what it puts in the background with Ctrl-C ignored, and the tests may run there.
+    usual = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    environment = {**os.environ, "COLUMNS": "200"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=usual)
     deadline = time.monotonic() + 60
     while not (folder / "checkpoints/manifest.json").exists():
         assert process.poll() is None
