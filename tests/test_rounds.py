@@ -62,7 +62,8 @@ def test_one_client_and_one_epoch_equal_centralised_training() -> None:
     start = {k: v.detach().clone() for k, v in model.state_dict().items()}
     state, _, simulator = play(fedavg().with_optimizer(SGD(lr=0.1)), model, federation, work=work)
 
-    from fedatlas.client import minibatches, open_local
+    from fedatlas.client import open_local
+    from fedatlas.local_training import minibatches
 
     model.load_state_dict(start)
     shared, buffers = simulator.runner.bench.shared()

@@ -57,7 +57,10 @@ def mean_change(uploads: Sequence[Upload], weights: Tensor) -> Tensors:
 
 def add(tensors: Tensors, change: Tensors, scale: float = 1.0) -> Tensors:
     """Return ``tensors + scale * change``, name by name."""
-    return {name: torch.add(tensor, change[name], alpha=scale) for name, tensor in tensors.items()}
+    if not tensors:
+        return {}
+    sums = torch._foreach_add(list(tensors.values()), [change[name] for name in tensors], alpha=scale)
+    return dict(zip(tensors, sums, strict=True))
 
 
 def zeros_like(tensors: Tensors) -> Tensors:

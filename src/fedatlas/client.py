@@ -1,4 +1,4 @@
-"""What runs on a client: survey and train. Pure functions of (assignment, memory, data).
+"""What a client has and sees: its data, a model to work on, what its terms may read. Training is in local_training.py.
 
 One model object is reused for every client; its parameters are overwritten in place and nothing is copied that need
 not be. What a client remembers comes in as an argument and goes out as a result, so that the same code runs in a
@@ -20,11 +20,11 @@ from torch.func import functional_call
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.data.federation import Federation, Transform
-from fedatlas.errors import TrainingError, UsageError
+from fedatlas.errors import UsageError
 from fedatlas.objectives import Batch, Output
 from fedatlas.seeds import derive, generator
 from fedatlas.splits import floating_buffers
-from fedatlas.types import Assignment, Memory, Tensors, Upload
+from fedatlas.types import Assignment, Memory, Tensors
 
 PERSONAL, OPTIMIZER = "personal", "optimizer"
 """The names in a client's memory under which its own parameters and its optimizer's state lie."""
@@ -93,6 +93,8 @@ class ClientData:
             if self.federation.data.mean:
                 mean, std = self._statistics
                 inputs = (inputs - mean) / std
+        if inputs.ndim == 4 and inputs.is_cuda:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)  # what its convolutions are quickest with
         return Batch(inputs, self.labels[indices])
 
     @cached_property
@@ -100,6 +102,13 @@ class ClientData:
         data = self.federation.data
         mean, std = (torch.tensor(v, device=self.inputs.device).view(1, -1, 1, 1) for v in (data.mean, data.std))
         return mean, std
+
+
+def copies(tensors: Tensors) -> Tensors:
+    """Return detached copies of tensors, in one call for all."""
+    if not tensors:
+        return {}
+    return dict(zip(tensors, torch._foreach_mul([tensor.detach() for tensor in tensors.values()], 1.0), strict=True))
 
 
 class Workbench:
@@ -124,8 +133,8 @@ class Workbench:
 
     def shared(self) -> tuple[Tensors, Tensors]:
         """Return copies of the shared parameters and shared buffers as they were at the start."""
-        parameters = {k: self.initial[k].clone() for k in self.parameters if k not in self.personal}
-        return parameters, {k: self.initial[k].clone() for k in self.buffers if k not in self.personal}
+        parameters = copies({k: self.initial[k] for k in self.parameters if k not in self.personal})
+        return parameters, copies({k: self.initial[k] for k in self.buffers if k not in self.personal})
 
     def load(self, shared: Tensors, buffers: Tensors, personal: Tensors, place: int | None = None) -> None:
         """Overwrite the model's state; own values that a client does not have yet are those its place starts with."""
@@ -171,13 +180,13 @@ class Local:
         buffers = {name: buffer.detach().clone() for name, buffer in self.buffers.items()}
         with autocast(self.work.precision, inputs.device):
             output = functional_call(self.model, {**self.parameters, **parameters, **buffers}, (inputs,))
-        return _widened(output)
+        return widened(output)
 
     def compute(self, inputs: Tensor) -> Output:
         """Return what the model says as it is; in training mode running statistics move."""
         with autocast(self.work.precision, inputs.device):
             output = self.model(inputs)
-        return _widened(output)
+        return widened(output)
 
     @torch.no_grad()
     def received_loss(self) -> Tensor:
@@ -214,7 +223,7 @@ def open_local(
         data=data,
         parameters=bench.parameters,
         buffers=bench.buffers,
-        start={k: w.detach().clone() for k, w in bench.parameters.items()},
+        start=copies(bench.parameters),
         notes=assignment.notes,
         memory=dict(memory),
         work=work,
@@ -245,131 +254,14 @@ def survey_client(
     return {term.name: term.survey(local) for term in algorithm.objective if term.surveys}
 
 
-def train_client(
-    algorithm: Algorithm,
-    work: LocalWork,
-    assignment: Assignment,
-    bench: Workbench,
-    memory: Memory,
-    data: ClientData,
-    seed: int,
-) -> tuple[Upload, Memory]:
-    """Train one client and return what it sends and what it remembers."""
-    local = open_local(algorithm, work, assignment, bench, memory, data, seed)
-    optimizer = algorithm.optimizer.fitted(bench.model, list(bench.parameters), assignment.round, assignment.rounds)
-    state = {k: v.clone() for k, v in memory.get(OPTIMIZER, {}).items()} or optimizer.init(bench.parameters)
-    slots = optimizer.slots(state, list(bench.parameters))
-    parameters = list(bench.parameters.values())
-    bench.model.train()
-    for term in algorithm.objective:
-        term.begin(local)
-    losses: list[Tensor] = []
-    device = data.labels.device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
-        torch.manual_seed(local.seed)  # dropout and other randomness inside the model
-        for batch in minibatches(local, skip_single=bench.skips_single_examples):
-            for term in algorithm.objective:
-                batch = term.prepare(local, batch)
-            look = Look(algorithm, local, batch)
-            optimizer.step(parameters, slots, look, local.lr)
-            losses.append(look.losses[0])
-            local.steps += 1
-    mean_loss = _finite_mean(losses, assignment, data, local.lr)
-    if not bool(torch.stack(torch._foreach_norm(parameters)).isfinite().all()):
-        raise _broken("a parameter is not finite after the last step", assignment, data, local.lr)
-    notes = {term.name: note for term in algorithm.objective if (note := term.finish(local))}
-    if bench.personal:
-        everything = {**bench.parameters, **bench.buffers}
-        local.memory[PERSONAL] = {k: everything[k].detach().clone() for k in sorted(bench.personal)}
-    if optimizer.keep_state and state:
-        local.memory[OPTIMIZER] = state
-    upload = Upload(
-        client=assignment.client,
-        num_examples=data.num_examples,
-        num_steps=local.steps,
-        change={k: w.detach() - local.start[k] for k, w in bench.parameters.items() if k not in bench.personal},
-        buffers={k: b.detach().clone() for k, b in bench.buffers.items() if k not in bench.personal},
-        notes=notes,
-        metrics={"loss": mean_loss},
-    )
-    return upload, local.memory
-
-
-class Look:
-    """The gradient of the objective on one batch, at the parameters' current values, each time it is called."""
-
-    def __init__(self, algorithm: Algorithm, local: Local, batch: Batch) -> None:
-        self._algorithm, self._local, self._batch = algorithm, local, batch
-        self.losses: list[Tensor] = []
-
-    def __call__(self) -> list[Tensor]:
-        """Return the gradient. Only the first look at a batch updates running statistics."""
-        local, batch = self._local, self._batch
-        kept = {k: b.clone() for k, b in local.buffers.items()} if self.losses else {}
-        with torch.enable_grad():
-            output = local.compute(batch.inputs)
-            terms = (term.loss(local, batch, output) for term in self._algorithm.objective)
-            loss = sum((term for term in terms if term is not None), start=torch.zeros((), device=batch.labels.device))
-            found = torch.autograd.grad(loss, list(local.parameters.values()), materialize_grads=True)
-        gradients = list(found)
-        for term in self._algorithm.objective:
-            gradients = term.gradient(local, gradients)
-        for name, buffer in kept.items():
-            local.buffers[name].copy_(buffer)
-        self.losses.append(loss.detach())
-        return gradients
-
-
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
     """Return a context in which a network computes with the given precision."""
-    return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=torch.bfloat16)
+    if precision == "float32":
+        return nullcontext()
+    # Without the cache of cast weights, which a captured graph must not share with the next step.
+    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
 
 
-def _widened(output: tuple[Tensor, Tensor]) -> Output:
+def widened(output: tuple[Tensor, Tensor]) -> Output:
     """Return float32 where the network computed with less, so that no term has to know."""
     return Output(*(value.float() if value.dtype == torch.bfloat16 else value for value in output))
-
-
-def minibatches(local: Local, *, skip_single: bool) -> Iterator[Batch]:
-    """Yield a round's minibatches: shuffled passes, the last short batch kept.
-
-    A batch of one example is left out where normalisation over it would be undefined.
-    """
-    work, data = local.work, local.data
-    order_rng = generator(local.seed, "order")
-    rng = generator(local.seed, "images", device=data.labels.device)
-    taken, epoch = 0, 0
-    while taken < work.steps if work.steps is not None else epoch < work.epochs:
-        order = torch.randperm(data.num_examples, generator=order_rng).to(data.labels.device)
-        epoch += 1
-        before = taken
-        for indices in data.client.train[order].split(work.batch_size):
-            if skip_single and len(indices) == 1:
-                continue
-            if work.steps is not None and taken >= work.steps:
-                return
-            taken += 1
-            yield data.batch(indices, rng, work.augment)
-        if taken == before:
-            return  # only batches of one example: nothing to train on
-
-
-def _finite_mean(losses: list[Tensor], assignment: Assignment, data: ClientData, lr: float) -> float:
-    """Return the mean loss of a round, or say whose training broke and at which step."""
-    if not losses:
-        return 0.0
-    values = torch.stack(losses)
-    broken = (~values.isfinite()).nonzero()
-    if len(broken):
-        step = int(broken[0])
-        raise _broken(f"loss is {float(values[step])} at step {step + 1} of {len(losses)}", assignment, data, lr)
-    return float(values.double().mean())
-
-
-def _broken(what: str, assignment: Assignment, data: ClientData, lr: float) -> TrainingError:
-    return TrainingError(
-        f"{what} (lr={lr:g}). Lower the learning rate, or look at this client's data.",
-        client=data.name,
-        round=assignment.round,
-        stage="training",
-    )

@@ -21,7 +21,9 @@ from fedatlas.types import Tensors
 Gradient = Callable[[], list[Tensor]]
 """Computes the gradient of the local objective at the parameters' current values."""
 Schedule = Literal["constant", "cosine"]
-Rates = float | Sequence[float]
+Rate = float | Tensor
+"""A learning rate; on a GPU a tensor there, so that a captured step serves every value."""
+Rates = Rate | Sequence[float]
 """One learning rate for all parameters, or one for each."""
 
 
@@ -80,7 +82,7 @@ class LocalOptimizer:
         """Change the parameters (and the state) in place, given their gradients."""
         raise TypeError(f"{type(self).__name__} must define update()")
 
-    def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: float) -> None:
+    def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: Rate) -> None:
         """Take one step; an optimizer that looks at several points calls ``gradient`` more than once."""
         self.update(parameters, self._decayed(parameters, gradient()), state, lr)
 
@@ -123,6 +125,8 @@ class SGD(LocalOptimizer):
             )
         if isinstance(lr, Sequence):
             torch._foreach_sub_(parameters, torch._foreach_mul(gradients, list(lr)))
+        elif isinstance(lr, Tensor):
+            torch._foreach_sub_(parameters, torch._foreach_mul(gradients, lr))
         else:
             torch._foreach_add_(parameters, gradients, alpha=-lr)
 
@@ -153,7 +157,7 @@ class Adam(LocalOptimizer):
         return {
             **{f"first/{k}": torch.zeros_like(w) for k, w in parameters.items()},
             **{f"second/{k}": torch.zeros_like(w) for k, w in parameters.items()},
-            "steps": torch.zeros(()),
+            "steps": torch.zeros((), device=next((w.device for w in parameters.values()), None)),
         }
 
     def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: Rates) -> None:
@@ -168,12 +172,18 @@ class Adam(LocalOptimizer):
         torch._foreach_lerp_(first, gradients, 1 - self.beta1)
         torch._foreach_mul_(second, self.beta2)
         torch._foreach_addcmul_(second, gradients, gradients, value=1 - self.beta2)
-        count = float(steps)
+        # On a CPU plain numbers are quicker; on a GPU reading the count would make the host wait.
+        count = float(steps) if steps.device.type == "cpu" else steps
         correction1, correction2 = 1 - self.beta1**count, 1 - self.beta2**count
         denominator = torch._foreach_sqrt(second)
-        torch._foreach_div_(denominator, math.sqrt(correction2))
+        torch._foreach_div_(denominator, correction2**0.5)
         torch._foreach_add_(denominator, self.eps)
-        if isinstance(lr, Sequence):
+        if isinstance(correction1, Tensor) or isinstance(lr, Tensor):
+            update = torch._foreach_div(first, denominator)
+            torch._foreach_mul_(update, list(lr) if isinstance(lr, Sequence) else lr)
+            torch._foreach_div_(update, correction1)
+            torch._foreach_sub_(parameters, update)
+        elif isinstance(lr, Sequence):
             torch._foreach_addcdiv_(parameters, first, denominator, [-one / correction1 for one in lr])
         else:
             torch._foreach_addcdiv_(parameters, first, denominator, value=-lr / correction1)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Literal, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,14 +21,17 @@ from fedatlas.client import (
     Workbench,
     introduce_client,
     survey_client,
-    train_client,
 )
 from fedatlas.data.federation import Federation
-from fedatlas.errors import TrainingError, UsageError
+from fedatlas.errors import TrainingError, UsageError, unknown_name
+from fedatlas.graphs import CudaRecorder, GraphEngine, Work
+from fedatlas.local_training import ClientTraining, train_client
 from fedatlas.seeds import generator
 from fedatlas.types import Assignment, ClientInfo, ClientScore, Memory, Tensors, Upload
 from fedatlas.workers import Task, WorkerPool, fork_available
 
+Engine = Literal["auto", "loop", "workers", "graph"]
+ENGINES = ("auto", "loop", "workers", "graph")
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
 """Fixed, so that an evaluation's bits do not depend on the number of workers."""
 
@@ -70,6 +73,11 @@ class ClientRunner:
             return upload
         own = add(assignment.shared, upload.change)
         return replace(upload, score=self.score_client(own, upload.buffers, memory.get(PERSONAL, {}), upload.client))
+
+    def begin(self, bench: Workbench, assignment: Assignment, memory: Memory) -> ClientTraining:
+        """Begin a client's training on a workbench, for an engine to drive."""
+        data = self.data(assignment.client)
+        return ClientTraining(self.algorithm, self.work, assignment, bench, memory, data, self.seed)
 
     @torch.no_grad()
     def score_examples(self, shared: Tensors, buffers: Tensors, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,17 +133,25 @@ class Simulator:
         seed: int = 0,
         device: torch.device | str = "cpu",
         workers: int | None = None,
+        engine: Engine = "auto",
     ) -> None:
         self.device = torch.device(device)
         federation = federation.to(self.device)
         self.federation = federation
-        self.runner = ClientRunner(algorithm, model.to(self.device), federation, work or LocalWork(), seed)
+        model = model.to(self.device)
+        if self.device.type == "cuda":
+            model = cast(nn.Module, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
+        self.runner = ClientRunner(algorithm, model, federation, work or LocalWork(), seed)
         self.memory: dict[int, Memory] = {}
         """What each client remembers, as of the last committed round."""
         self.changed: set[int] = set()
         """Clients whose memory changed since somebody last cleared this set."""
         self._pending: dict[int, Memory] = {}
         self.workers = choose_workers(workers, self.device, len(federation.training_ids))
+        self.engine = choose_engine(engine, self.device, self.workers)
+        self.graphs: GraphEngine | None = None
+        if self.engine == "graph":
+            self.graphs = GraphEngine(self.runner.bench, self.runner.begin, lambda: CudaRecorder(self.device))
         with repeatable(self.device):
             self.pool = WorkerPool(self.runner, self.workers) if self.workers > 1 else None
             introductions = self._run([Task("introduce", (client,)) for client in range(len(federation))])
@@ -156,6 +172,12 @@ class Simulator:
             self.pool.close()
             self.pool = None
 
+    def place(self, tensor: Tensor) -> Tensor:
+        """Return a tensor that was read from a file where, and laid out as, the model's own are."""
+        if self.device.type == "cuda" and tensor.ndim == 4:
+            return tensor.to(self.device, memory_format=torch.channels_last)
+        return tensor.to(self.device)
+
     def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
         """Return what clients answer before training, by client id."""
         answers = self._run([self._task("survey", assignment) for assignment in assignments])
@@ -163,7 +185,12 @@ class Simulator:
 
     def train(self, assignments: Sequence[Assignment]) -> list[Upload]:
         """Train clients; what they remember counts from ``commit`` on."""
-        results = self._run([self._task("train", assignment) for assignment in assignments])
+        tasks = [self._task("train", assignment) for assignment in assignments]
+        if self.graphs is None:
+            results = self._run(tasks)
+        else:
+            with repeatable(self.device):
+                results = self.graphs.train([Work(task.arguments[0], task.arguments[1], task.cost) for task in tasks])
         self._pending = {u.client: memory for u, memory in results if memory or u.client in self.memory}
         return [upload for upload, _ in results]
 
@@ -214,6 +241,20 @@ class Simulator:
             if self.pool is not None:
                 return self.pool.run(tasks)
             return [getattr(self.runner, task.method)(*task.arguments) for task in tasks]
+
+
+def choose_engine(engine: Engine, device: torch.device, workers: int) -> Engine:
+    """Return how clients run: the engine asked for, else worker processes on a CPU and graphs on a GPU.
+
+    All give the same bits, so the choice may depend on the machine.
+    """
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    if engine == "auto":
+        return "graph" if device.type == "cuda" else "workers" if workers > 1 else "loop"
+    if engine == "graph" and device.type != "cuda":
+        raise UsageError(f"engine 'graph' replays CUDA graphs and needs a GPU, got device {device}; use 'auto'.")
+    return engine
 
 
 def choose_workers(workers: int | None, device: torch.device, num_clients: int) -> int:

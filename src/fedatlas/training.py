@@ -202,8 +202,7 @@ class _Loop:
     def _restore(self) -> None:
         checkpoint = None
         if self.writer.checkpoints.exists():
-            device = self.simulator.device
-            checkpoint = self.writer.checkpoints.load(lambda tensor: tensor.to(device))
+            checkpoint = self.writer.checkpoints.load(self.simulator.place)
             memory: Memory = {key: {} for key in self.state.memory} | checkpoint.state.memory
             self.state = replace(checkpoint.state, memory=memory)
             self.simulator.memory = checkpoint.clients

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from fedatlas.algorithm import Algorithm
-from fedatlas.client import PERSONAL, ClientData, Local, LocalWork, Look, Workbench, minibatches, open_local
+from fedatlas.client import PERSONAL, ClientData, Local, LocalWork, Workbench, open_local
 from fedatlas.errors import TrainingError
+from fedatlas.local_training import Look, minibatches
 from fedatlas.objectives import Batch
 from fedatlas.optimizers import LocalOptimizer, Wrapper
 from fedatlas.simulate import repeatable

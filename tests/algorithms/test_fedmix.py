@@ -76,7 +76,7 @@ def test_the_loss_approaches_mixup_to_the_first_order(per_sample: bool) -> None:
         plain = runner.data(0).batch(federation.clients[0].train, None)
         batch = term.prepare(local, plain)
         ours = term.loss(local, batch, Output(*model(batch.inputs)))
-        inputs, labels = term._draw(local, plain)
+        inputs, labels = local.scratch[term.name]["inputs"], local.scratch[term.name]["labels"]
         _, logits = model((1 - lam) * plain.inputs + lam * inputs)
         exact = (1 - lam) * F.cross_entropy(logits, plain.labels)
         exact = exact + lam * F.cross_entropy(logits, labels.expand_as(logits))

@@ -22,7 +22,7 @@ from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.client import Local
 from fedatlas.errors import UsageError
 from fedatlas.objectives import Term
-from fedatlas.optimizers import SGD, Gradient, Wrapper
+from fedatlas.optimizers import SGD, Gradient, Rate, Wrapper
 from fedatlas.types import ClientInfo, Cohort, Roster, Tensors
 from fedatlas.weighting import Equal
 
@@ -116,7 +116,7 @@ class Clipped(Wrapper):
         if not self.max_norm > 0:
             raise UsageError(f"Clipped(max_norm) must be positive, got {self.max_norm}.")
 
-    def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: float) -> None:
+    def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: Rate) -> None:
         """Take one step of the base; every gradient it looks at is clipped."""
         self.base.step(parameters, state, lambda: self._clip(gradient()), lr)
 

@@ -48,28 +48,27 @@ class MixedCrossEntropy(Term):
             raise UsageError("MixedCrossEntropy needs the means that a MeanPool among the server's rules sends.")
 
     def prepare(self, local: Local, batch: Batch) -> Batch:
-        """Return the batch with its inputs scaled to x' = (1 - lam) x, ready for a gradient by them."""
-        return batch if self.lam == 0 else batch._replace(inputs=((1 - self.lam) * batch.inputs).requires_grad_())
+        """Draw the step's mean; return the batch with inputs x' = (1 - lam) x, ready for a gradient by them."""
+        if self.lam == 0:
+            return batch
+        means = local.notes[self.name]
+        count = len(batch.labels) if self.per_sample else 1
+        rng = generator(local.seed, NAME, local.steps)
+        chosen = torch.randint(len(means["labels"]), (count,), generator=rng).to(batch.labels.device)
+        local.scratch[self.name] = {kind: means[kind][chosen] for kind in ("inputs", "labels")}
+        return batch._replace(inputs=((1 - self.lam) * batch.inputs).requires_grad_())
 
     def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
         """Return the mean of l1 + l2 + l3."""
         if self.lam == 0:
             return F.cross_entropy(output.logits, batch.labels)
-        inputs, labels = self._draw(local, batch)
+        inputs, labels = local.scratch[self.name]["inputs"], local.scratch[self.name]["labels"]
         first = (1 - self.lam) * F.cross_entropy(output.logits, batch.labels)
         second = self.lam * F.cross_entropy(output.logits, labels.expand_as(output.logits))
         (slope,) = torch.autograd.grad(first, batch.inputs, create_graph=True)
         # The mean is already in the slope: l1 is averaged over the batch before the gradient is taken.
         third = self.lam * (slope * inputs).sum()
         return first + second + third
-
-    def _draw(self, local: Local, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return a mean input and label for the step, the same at every look at the batch."""
-        means = local.notes[self.name]
-        count = len(batch.labels) if self.per_sample else 1
-        rng = generator(local.seed, NAME, local.steps)
-        chosen = torch.randint(len(means["labels"]), (count,), generator=rng).to(batch.labels.device)
-        return means["inputs"][chosen], means["labels"][chosen]
 
 
 @dataclass(frozen=True, kw_only=True)

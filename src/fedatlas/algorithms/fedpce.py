@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedatlas.algorithm import Algorithm
 from fedatlas.errors import UsageError
 from fedatlas.models.conditioned import ClientEmbedding, ConditionedNorms, NormGenerators
-from fedatlas.optimizers import Adam, Gradient, LocalOptimizer, Wrapper
+from fedatlas.optimizers import Adam, Gradient, LocalOptimizer, Rate, Wrapper
 from fedatlas.splits import Split
 from fedatlas.types import Tensors
 from fedatlas.weighting import ByExamples, Equal
@@ -117,7 +117,7 @@ class Grouped(Wrapper):
             changed.append(replace(group, lr=first, min_lr=min(group.min_lr, first) if min_lr is None else min_lr))
         return replace(self, base=self.base.adapting(lr, min_lr), groups=tuple(changed))
 
-    def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: float) -> None:
+    def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: Rate) -> None:
         """Take one step, each parameter at its own rate."""
         if len(self.rates) != len(parameters):
             raise UsageError("Grouped must be fitted to a model before it steps; call fitted(model, ...) first.")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.errors import UsageError
-from fedatlas.optimizers import Gradient, Wrapper
+from fedatlas.optimizers import Gradient, Rate, Wrapper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class SharpnessAware(Wrapper):
         if isinstance(self.base, SharpnessAware):
             raise UsageError("SharpnessAware(base) must not itself be SharpnessAware; give it that one's base.")
 
-    def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: float) -> None:
+    def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: Rate) -> None:
         """Look at w and at w', and step from w."""
         if self.rho == 0:
             self.base.step(parameters, state, gradient, lr)

@@ -1,0 +1,220 @@
+"""One client's training in the pieces that every engine drives: begin, minibatches, step, finish.
+
+``train_client`` drives them one after another; ``graphs.py`` and ``cohorts.py`` do so for many clients at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.client import OPTIMIZER, PERSONAL, ClientData, Local, LocalWork, Workbench, copies, open_local
+from fedatlas.errors import TrainingError
+from fedatlas.objectives import Batch
+from fedatlas.optimizers import Rate
+from fedatlas.seeds import generator
+from fedatlas.types import Assignment, Memory, Upload
+
+CHUNK_BYTES = {"cpu": 0, "cuda": 2**26}
+"""Minibatches are made ready together up to this size; a GPU would else wait for the many small calls."""
+
+
+def train_client(
+    algorithm: Algorithm,
+    work: LocalWork,
+    assignment: Assignment,
+    bench: Workbench,
+    memory: Memory,
+    data: ClientData,
+    seed: int,
+) -> tuple[Upload, Memory]:
+    """Train one client and return what it sends and what it remembers."""
+    training = ClientTraining(algorithm, work, assignment, bench, memory, data, seed)
+    with training.randomness(), torch.no_grad():
+        for batch in training.batches():
+            training.step(batch)
+    return training.finish()
+
+
+class ClientTraining:
+    """One client's training in one round; the model holds its parameters from the beginning to ``finish``."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        work: LocalWork,
+        assignment: Assignment,
+        bench: Workbench,
+        memory: Memory,
+        data: ClientData,
+        seed: int,
+    ) -> None:
+        self.algorithm, self.assignment, self.bench, self.data = algorithm, assignment, bench, data
+        self.local = local = open_local(algorithm, work, assignment, bench, memory, data, seed)
+        names = list(bench.parameters)
+        self.optimizer = algorithm.optimizer.fitted(bench.model, names, assignment.round, assignment.rounds)
+        self.state = {k: v.clone() for k, v in memory.get(OPTIMIZER, {}).items()} or self.optimizer.init(
+            bench.parameters
+        )
+        self.slots = self.optimizer.slots(self.state, names)
+        self.parameters = list(bench.parameters.values())
+        # On a GPU a tensor, so that a captured step serves every rate; the arithmetic is then the same in all engines.
+        self.lr: Rate = (
+            local.lr if data.labels.device.type == "cpu" else torch.tensor(local.lr, device=data.labels.device)
+        )
+        self.losses: list[Tensor] = []
+        if not bench.model.training:
+            bench.model.train()
+        for term in algorithm.objective:
+            term.begin(local)
+
+    @contextmanager
+    def randomness(self) -> Iterator[None]:
+        """Give dropout and other randomness inside the model this client's own seed."""
+        device = self.data.labels.device
+        generators = [torch.default_generator]
+        if device.type == "cuda":
+            generators.append(torch.cuda.default_generators[device.index or 0])
+        # By hand, as torch.manual_seed looks after every kind of device there might be, which takes a millisecond.
+        states = [one.get_state() for one in generators]
+        try:
+            for one in generators:
+                one.manual_seed(self.local.seed)
+            yield
+        finally:
+            for one, state in zip(generators, states, strict=True):
+                one.set_state(state)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the round's minibatches as the model and all terms shall see them."""
+        for batch in minibatches(self.local, skip_single=self.bench.skips_single_examples):
+            for term in self.algorithm.objective:
+                batch = term.prepare(self.local, batch)
+            yield batch
+
+    def step(self, batch: Batch) -> None:
+        """Take one step."""
+        look = Look(self.algorithm, self.local, batch)
+        self.optimizer.step(self.parameters, self.slots, look, self.lr)
+        self.took(look.losses[0])
+
+    def took(self, loss: Tensor) -> None:
+        """Count a step and keep its loss."""
+        self.losses.append(loss)
+        self.local.steps += 1
+
+    def finish(self) -> tuple[Upload, Memory]:
+        """Return what the client sends and what it remembers."""
+        algorithm, bench, local = self.algorithm, self.bench, self.local
+        mean_loss = self._checked_mean_loss()
+        notes = {term.name: note for term in algorithm.objective if (note := term.finish(local))}
+        if bench.personal:
+            everything = {**bench.parameters, **bench.buffers}
+            local.memory[PERSONAL] = copies({k: everything[k] for k in sorted(bench.personal)})
+        if self.optimizer.keep_state and self.state:
+            local.memory[OPTIMIZER] = self.state
+        shared = [k for k in bench.parameters if k not in bench.personal]
+        ends, starts = [bench.parameters[k].detach() for k in shared], [local.start[k] for k in shared]
+        upload = Upload(
+            client=self.assignment.client,
+            num_examples=self.data.num_examples,
+            num_steps=local.steps,
+            change=dict(zip(shared, torch._foreach_sub(ends, starts), strict=True)) if shared else {},
+            buffers=copies({k: b for k, b in bench.buffers.items() if k not in bench.personal}),
+            notes=notes,
+            metrics={"loss": mean_loss},
+        )
+        return upload, local.memory
+
+    def _checked_mean_loss(self) -> float:
+        """Return the round's mean loss, or say whose training broke and at which step; waits for a GPU once."""
+        if not self.losses:
+            return 0.0
+        losses = torch.stack(self.losses)
+        mean = losses.double().mean()
+        broken = ~torch.stack(torch._foreach_norm(self.parameters)).isfinite().all()
+        mean_loss, is_broken = torch.stack([mean, broken.double()]).tolist()
+        if not math.isfinite(mean_loss):
+            step = int((~losses.isfinite()).nonzero()[0])
+            raise self._broken(f"loss is {float(losses[step])} at step {step + 1} of {len(losses)}")
+        if is_broken:
+            raise self._broken("a parameter is not finite after the last step")
+        return float(mean_loss)
+
+    def _broken(self, what: str) -> TrainingError:
+        return TrainingError(
+            f"{what} (lr={self.local.lr:g}). Lower the learning rate, or look at this client's data.",
+            client=self.data.name,
+            round=self.assignment.round,
+            stage="training",
+        )
+
+
+class Look:
+    """The gradient of the objective on one batch, at the parameters' current values, each time it is called."""
+
+    def __init__(self, algorithm: Algorithm, local: Local, batch: Batch) -> None:
+        self._algorithm, self._local, self._batch = algorithm, local, batch
+        self.losses: list[Tensor] = []
+
+    def __call__(self) -> list[Tensor]:
+        """Return the gradient. Only the first look at a batch updates running statistics."""
+        local, batch = self._local, self._batch
+        kept = {k: b.clone() for k, b in local.buffers.items()} if self.losses else {}
+        with torch.enable_grad():
+            output = local.compute(batch.inputs)
+            terms = (term.loss(local, batch, output) for term in self._algorithm.objective)
+            loss = sum((term for term in terms if term is not None), start=torch.zeros((), device=batch.labels.device))
+            found = torch.autograd.grad(loss, list(local.parameters.values()), materialize_grads=True)
+        gradients = list(found)
+        for term in self._algorithm.objective:
+            gradients = term.gradient(local, gradients)
+        for name, buffer in kept.items():
+            local.buffers[name].copy_(buffer)
+        self.losses.append(loss.detach())
+        return gradients
+
+
+def minibatches(local: Local, *, skip_single: bool) -> Iterator[Batch]:
+    """Yield a round's minibatches: shuffled passes, the last short batch kept.
+
+    A batch of one example is left out where normalisation over it would be undefined.
+    """
+    data, augment = local.data, local.work.augment
+    device = data.labels.device
+    sizes, chosen = _draw_order(local, skip_single)
+    if not sizes:
+        return
+    rng = generator(local.seed, "images", device=device)
+    indices = data.client.train[chosen.to(device)]
+    largest = 4 * data.inputs[0].numel() * max(sizes)
+    together = max(1, CHUNK_BYTES[device.type] // largest)
+    begin = 0
+    for first in range(0, len(sizes), together):
+        chunk = sizes[first : first + together]
+        ready = data.batch(indices[begin : begin + sum(chunk)], rng, augment)
+        begin += sum(chunk)
+        yield from map(Batch, ready.inputs.split(chunk), ready.labels.split(chunk))
+
+
+def _draw_order(local: Local, skip_single: bool) -> tuple[list[int], Tensor]:
+    """Return the sizes of a round's minibatches, and which of the client's examples they hold, one after another."""
+    work, count = local.work, local.data.num_examples
+    rng = generator(local.seed, "order")
+    sizes: list[int] = []
+    passes: list[Tensor] = []
+    while len(sizes) < work.steps if work.steps is not None else len(passes) < work.epochs:
+        order = torch.randperm(count, generator=rng)
+        chosen = [part for part in order.split(work.batch_size) if not (skip_single and len(part) == 1)]
+        if work.steps is not None:
+            chosen = chosen[: work.steps - len(sizes)]
+        if not chosen:
+            break  # only batches of one example: nothing to train on
+        sizes += [len(part) for part in chosen]
+        passes.append(torch.cat(chosen))
+    return sizes, torch.cat(passes) if passes else torch.empty(0, dtype=torch.int64)
