@@ -112,7 +112,7 @@ class CudaRecorder:
         return graph.replay, result
 
 
-class _Unknown:
+class Unknown:
     """Stands in a capture for what differs between clients and is no tensor; whoever looks at it is not capturable."""
 
     def __init__(self, title: str) -> None:
@@ -135,7 +135,7 @@ class Stage:
         places: dict[str, Memory] = {}
         self._pairs: list[tuple[str, str, str]] = []
         for kind in KINDS:
-            parts = _parts(local, kind)
+            parts = parts_of(local, kind)
             places[kind] = {
                 part: {k: torch.empty_like(t, device=device) for k, t in named.items()} for part, named in parts.items()
             }
@@ -151,11 +151,11 @@ class Stage:
             notes=places["notes"],
             memory=places["memory"],
             scratch=places["scratch"],
-            data=cast(ClientData, _Unknown("data")),
-            round=cast(int, _Unknown("round")),
-            seed=cast(int, _Unknown("seed")),
-            steps=cast(int, _Unknown("steps")),
-            lr=cast(float, _Unknown("lr")),
+            data=cast(ClientData, Unknown("data")),
+            round=cast(int, Unknown("round")),
+            seed=cast(int, Unknown("seed")),
+            steps=cast(int, Unknown("steps")),
+            lr=cast(float, Unknown("lr")),
         )
         self.graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
         self.seen: set[Hashable] = set()
@@ -173,7 +173,7 @@ class Stage:
         """Copy what has changed since the last step: all at first, then what a term prepares for every batch."""
         targets, sources = [], []
         for kind, part, name in self._pairs:
-            source = _parts(local, kind)[part][name]
+            source = parts_of(local, kind)[part][name]
             if self._copied.get((kind, part, name)) is not source:
                 self._copied[kind, part, name] = source
                 targets.append(self._places[kind][part][name])
@@ -215,7 +215,7 @@ class Lane:
         return drew
 
     def _stage(self, training: ClientTraining) -> Stage:
-        key = structure(training)
+        key = structure(training.local, training.state)
         if key not in self._stages:
             self._stages[key] = Stage(training)
         return self._stages[key]
@@ -317,19 +317,19 @@ class GraphEngine:
         return lane
 
 
-def structure(training: ClientTraining) -> Hashable:
+def structure(local: Local, state: Tensors) -> Hashable:
     """Return the names, shapes and types of what a step reads of a client; those of one structure share graphs."""
-    local = training.local
     read = [
         (kind, part, name, tensor.shape, tensor.dtype)
         for kind in KINDS
-        for part, named in _parts(local, kind).items()
+        for part, named in parts_of(local, kind).items()
         for name, tensor in named.items()
     ]
-    return (*read, *((name, tensor.shape) for name, tensor in training.state.items()))
+    return (*read, *((name, tensor.shape) for name, tensor in state.items()))
 
 
-def _parts(local: Local, kind: str) -> Memory:
+def parts_of(local: Local, kind: str) -> Memory:
+    """Return what terms may read of one kind, by part and name."""
     return {"": local.start} if kind == "start" else cast(Memory, getattr(local, kind))
 
 

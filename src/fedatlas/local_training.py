@@ -141,18 +141,10 @@ class ClientTraining:
         mean_loss, is_broken = torch.stack([mean, broken.double()]).tolist()
         if not math.isfinite(mean_loss):
             step = int((~losses.isfinite()).nonzero()[0])
-            raise self._broken(f"loss is {float(losses[step])} at step {step + 1} of {len(losses)}")
+            raise training_error(f"loss is {float(losses[step])} at step {step + 1} of {len(losses)}", self.local)
         if is_broken:
-            raise self._broken("a parameter is not finite after the last step")
+            raise training_error("a parameter is not finite after the last step", self.local)
         return float(mean_loss)
-
-    def _broken(self, what: str) -> TrainingError:
-        return TrainingError(
-            f"{what} (lr={self.local.lr:g}). Lower the learning rate, or look at this client's data.",
-            client=self.data.name,
-            round=self.assignment.round,
-            stage="training",
-        )
 
 
 class Look:
@@ -187,7 +179,7 @@ def minibatches(local: Local, *, skip_single: bool) -> Iterator[Batch]:
     """
     data, augment = local.data, local.work.augment
     device = data.labels.device
-    sizes, chosen = _draw_order(local, skip_single)
+    sizes, chosen = draw_order(local, skip_single)
     if not sizes:
         return
     rng = generator(local.seed, "images", device=device)
@@ -202,7 +194,7 @@ def minibatches(local: Local, *, skip_single: bool) -> Iterator[Batch]:
         yield from map(Batch, ready.inputs.split(chunk), ready.labels.split(chunk))
 
 
-def _draw_order(local: Local, skip_single: bool) -> tuple[list[int], Tensor]:
+def draw_order(local: Local, skip_single: bool) -> tuple[list[int], Tensor]:
     """Return the sizes of a round's minibatches, and which of the client's examples they hold, one after another."""
     work, count = local.work, local.data.num_examples
     rng = generator(local.seed, "order")
@@ -218,3 +210,13 @@ def _draw_order(local: Local, skip_single: bool) -> tuple[list[int], Tensor]:
         sizes += [len(part) for part in chosen]
         passes.append(torch.cat(chosen))
     return sizes, torch.cat(passes) if passes else torch.empty(0, dtype=torch.int64)
+
+
+def training_error(what: str, local: Local) -> TrainingError:
+    """Return the error that says whose training broke, when and how."""
+    return TrainingError(
+        f"{what} (lr={local.lr:g}). Lower the learning rate, or look at this client's data.",
+        client=local.data.name,
+        round=local.round,
+        stage="training",
+    )

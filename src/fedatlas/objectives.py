@@ -22,6 +22,8 @@ class Batch(NamedTuple):
 
     inputs: Tensor
     labels: Tensor
+    weights: Tensor | None = None
+    """What each example counts, where some are padding; only a term that weighs examples ever sees them."""
 
 
 class Output(NamedTuple):
@@ -44,6 +46,8 @@ class Term:
     """What leaves the client beyond the model's change, one line each."""
     surveys: ClassVar[bool] = False
     """Whether clients are asked (``survey``) before each round's training."""
+    weighs_examples: ClassVar[bool] = False
+    """Whether ``loss`` heeds the batch's weights; clients of unequal sizes can then step together."""
 
     def introduce(self, data: ClientData) -> Tensors:
         """Return what the server must know before the first round; sent once."""
@@ -82,10 +86,11 @@ class CrossEntropy(Term):
     """The mean cross-entropy of the batch."""
 
     name: ClassVar[str] = "cross_entropy"
+    weighs_examples: ClassVar[bool] = True
 
     def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
         """Return the mean over the batch of ``-log softmax(logits)[label]``."""
-        return F.cross_entropy(output.logits, batch.labels)
+        return mean_cross_entropy(output.logits, batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +107,13 @@ class ReceivedLoss(Term):
     def finish(self, local: Local) -> Tensors:
         """Send what was measured."""
         return local.scratch[self.name]
+
+
+def mean_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """Return the mean cross-entropy over the batch, or over what its examples weigh."""
+    if batch.weights is None:
+        return F.cross_entropy(logits, batch.labels)
+    return (F.cross_entropy(logits, batch.labels, reduction="none") * batch.weights).sum() / batch.weights.sum()
 
 
 def received_losses(cohort: Cohort, part: str) -> Tensor:

@@ -172,8 +172,8 @@ class Adam(LocalOptimizer):
         torch._foreach_lerp_(first, gradients, 1 - self.beta1)
         torch._foreach_mul_(second, self.beta2)
         torch._foreach_addcmul_(second, gradients, gradients, value=1 - self.beta2)
-        # On a CPU plain numbers are quicker; on a GPU reading the count would make the host wait.
-        count = float(steps) if steps.device.type == "cpu" else steps
+        # Plain numbers are quicker on a CPU; on a GPU reading the count would make the host wait.
+        count = steps if isinstance(lr, Tensor) or steps.is_cuda else float(steps)
         correction1, correction2 = 1 - self.beta1**count, 1 - self.beta2**count
         denominator = torch._foreach_sqrt(second)
         torch._foreach_div_(denominator, correction2**0.5)

@@ -28,7 +28,7 @@ def client_vectors(federation: Federation) -> np.ndarray:
         data = ClientData(federation, i)
         own = data.client.train if len(data.client.train) else data.client.test
         rng = generator(0, "portrait", data.name, device=data.labels.device)
-        inputs, labels = data.batch(own[:_EXAMPLES], rng)
+        inputs, labels, _ = data.batch(own[:_EXAMPLES], rng)
         shares = torch.bincount(labels, minlength=federation.num_classes) / len(labels)
         if federation.data.kind == "tokens":
             tokens = torch.bincount(inputs.flatten(), minlength=len(federation.data.vocabulary))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from fedatlas.client import (
     introduce_client,
     survey_client,
 )
+from fedatlas.cohorts import CohortEngine, gains_from_stacking
 from fedatlas.data.federation import Federation
 from fedatlas.errors import TrainingError, UsageError, unknown_name
 from fedatlas.graphs import CudaRecorder, GraphEngine, Work
@@ -30,8 +31,8 @@ from fedatlas.seeds import generator
 from fedatlas.types import Assignment, ClientInfo, ClientScore, Memory, Tensors, Upload
 from fedatlas.workers import Task, WorkerPool, fork_available
 
-Engine = Literal["auto", "loop", "workers", "graph"]
-ENGINES = ("auto", "loop", "workers", "graph")
+Engine = Literal["auto", "loop", "workers", "graph", "vmap"]
+ENGINES = get_args(Engine)
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
 """Fixed, so that an evaluation's bits do not depend on the number of workers."""
 
@@ -148,10 +149,14 @@ class Simulator:
         """Clients whose memory changed since somebody last cleared this set."""
         self._pending: dict[int, Memory] = {}
         self.workers = choose_workers(workers, self.device, len(federation.training_ids))
-        self.engine = choose_engine(engine, self.device, self.workers)
+        self.engine = choose_engine(engine, self.runner, self.workers)
         self.graphs: GraphEngine | None = None
-        if self.engine == "graph":
+        self.cohorts: CohortEngine | None = None
+        if self.device.type == "cuda" and self.engine in ("graph", "vmap"):
             self.graphs = GraphEngine(self.runner.bench, self.runner.begin, lambda: CudaRecorder(self.device))
+        if self.engine == "vmap":
+            recorder = CudaRecorder(self.device) if self.device.type == "cuda" else None
+            self.cohorts = CohortEngine(self.runner, recorder)
         with repeatable(self.device):
             self.pool = WorkerPool(self.runner, self.workers) if self.workers > 1 else None
             introductions = self._run([Task("introduce", (client,)) for client in range(len(federation))])
@@ -186,13 +191,28 @@ class Simulator:
     def train(self, assignments: Sequence[Assignment]) -> list[Upload]:
         """Train clients; what they remember counts from ``commit`` on."""
         tasks = [self._task("train", assignment) for assignment in assignments]
-        if self.graphs is None:
-            results = self._run(tasks)
-        else:
-            with repeatable(self.device):
-                results = self.graphs.train([Work(task.arguments[0], task.arguments[1], task.cost) for task in tasks])
+        results = self._train_together(tasks)
         self._pending = {u.client: memory for u, memory in results if memory or u.client in self.memory}
         return [upload for upload, _ in results]
+
+    def _train_together(self, tasks: list[Task]) -> list[tuple[Upload, Memory]]:
+        """Return what clients send and remember, by the engine; what one cannot do is left to the next."""
+        if self.graphs is None and self.cohorts is None:
+            return self._run(tasks)
+        work = [Work(task.arguments[0], task.arguments[1], task.cost) for task in tasks]
+        with repeatable(self.device):
+            results = self.cohorts.train(work) if self.cohorts is not None else {}
+            left = [i for i in range(len(work)) if i not in results]
+            if self.graphs is not None:
+                results |= dict(zip(left, self.graphs.train([work[i] for i in left]), strict=True))
+        if self.graphs is None:
+            results |= dict(zip(left, self._run([tasks[i] for i in left]), strict=True))
+        return [results[i] for i in range(len(work))]
+
+    def fallbacks(self) -> dict[str, int]:
+        """Return why an engine left clients to a slower one, if it did, and how often."""
+        engines = [engine for engine in (self.cohorts, self.graphs) if engine is not None]
+        return {reason: count for engine in engines for reason, count in engine.refused.items()}
 
     def commit(self) -> None:
         """Take over what clients remember after a round that was played to its end."""
@@ -243,15 +263,19 @@ class Simulator:
             return [getattr(self.runner, task.method)(*task.arguments) for task in tasks]
 
 
-def choose_engine(engine: Engine, device: torch.device, workers: int) -> Engine:
-    """Return how clients run: the engine asked for, else worker processes on a CPU and graphs on a GPU.
+def choose_engine(engine: Engine, runner: ClientRunner, workers: int) -> Engine:
+    """Return how clients run: the engine asked for, else by the device and by what there is to train.
 
-    All give the same bits, so the choice may depend on the machine.
+    ``loop``, ``workers`` and ``graph`` give the same bits. ``vmap`` rounds otherwise, so whether it is taken depends on
+    the model and the clients alone, never on a clock: the same run is the same on every machine of a kind.
     """
+    device = runner.federation.data.labels.device
     if engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)
     if engine == "auto":
-        return "graph" if device.type == "cuda" else "workers" if workers > 1 else "loop"
+        if device.type == "cpu":
+            return "workers" if workers > 1 else "loop"
+        return "vmap" if gains_from_stacking(runner) else "graph"
     if engine == "graph" and device.type != "cuda":
         raise UsageError(f"engine 'graph' replays CUDA graphs and needs a GPU, got device {device}; use 'auto'.")
     return engine

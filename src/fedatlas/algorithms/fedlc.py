@@ -9,13 +9,12 @@ n_c is how many training examples of class c the client has; a class that it doe
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.client import Local
 from fedatlas.errors import UsageError
-from fedatlas.objectives import Batch, Output, Term
+from fedatlas.objectives import Batch, Output, Term, mean_cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +22,7 @@ class CalibratedCrossEntropy(Term):
     """Cross-entropy with a larger margin for the classes that the client has few examples of."""
 
     name: ClassVar[str] = "calibrated_cross_entropy"
+    weighs_examples: ClassVar[bool] = True
     tau: float = 1.0
     """Strength of the calibration; 0 is plain cross-entropy over all classes."""
 
@@ -40,9 +40,9 @@ class CalibratedCrossEntropy(Term):
     def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
         """Return the cross-entropy of the shifted logits."""
         if self.tau == 0:
-            return F.cross_entropy(output.logits, batch.labels)
+            return mean_cross_entropy(output.logits, batch)
         # The paper's text sums over c != y, which has no lower bound; here over all c.
-        return F.cross_entropy(output.logits - local.scratch[self.name]["shift"], batch.labels)
+        return mean_cross_entropy(output.logits - local.scratch[self.name]["shift"], batch)
 
 
 def fedlc(tau: float = 1.0) -> Algorithm:

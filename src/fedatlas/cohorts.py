@@ -1,0 +1,250 @@
+"""The vmap engine: all clients of a round step together, as one computation over stacked parameters.
+
+For small models, where one client's step is too little work for the machine. Clients of unequal sizes are padded: an
+example that is not there weighs nothing, and a client that has ended keeps what it has. On a GPU the step is captured
+as a graph. Products over stacked parameters add in another order than a client's own, so results agree with the plain
+loop to rounding only. What cannot be stacked goes to another engine, and the record says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.client import OPTIMIZER, Local, LocalWork, Workbench, copies
+from fedatlas.graphs import Recorder, UncapturableError, Work, structure
+from fedatlas.local_training import draw_order, training_error
+from fedatlas.objectives import Term
+from fedatlas.optimizers import LocalOptimizer
+from fedatlas.seeds import derive, generator
+from fedatlas.stacking import Stack, StackedStep
+from fedatlas.types import Memory, Tensors, Upload
+
+if TYPE_CHECKING:
+    from fedatlas.simulate import ClientRunner
+
+Result = tuple[Upload, Memory]
+MOST_PARAMETERS, MOST_EXAMPLES, MOST_PADDING = 3_000_000, 32, 1.5
+"""Up to what size of a model and of a minibatch, and of steps with padding over steps without, stacking pays."""
+
+
+def why_not_stacked(algorithm: Algorithm, bench: Workbench) -> str | None:
+    """Return why an algorithm's clients cannot be stacked, or None if nothing is known to forbid it."""
+    if bench.personal:
+        return "clients keep values of their own in the model"
+    for term in algorithm.objective:
+        if type(term).prepare is not Term.prepare:
+            return f"{type(term).__name__} prepares every batch"
+    return None
+
+
+def can_pad(algorithm: Algorithm, model: nn.Module) -> bool:
+    """Tell whether examples of weight nothing leave no trace: not in a loss, nor in a norm over the batch."""
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
+        return False
+    return all(type(term).loss is Term.loss or term.weighs_examples for term in algorithm.objective)
+
+
+def gains_from_stacking(runner: ClientRunner) -> bool:
+    """Tell whether a GPU is expected to be quicker with stacked clients: small models, clients of like sizes."""
+    bench, work = runner.bench, runner.work
+    sizes = [len(runner.federation.clients[i].train) for i in runner.federation.training_ids]
+    steps = [work.steps or work.epochs * math.ceil(size / work.batch_size) for size in sizes]
+    return (
+        why_not_stacked(runner.algorithm, bench) is None
+        and can_pad(runner.algorithm, bench.model)
+        and sum(w.numel() for w in bench.parameters.values()) <= MOST_PARAMETERS
+        and work.batch_size <= MOST_EXAMPLES
+        and max(steps) * len(steps) <= MOST_PADDING * sum(steps)
+    )
+
+
+@dataclass(kw_only=True, eq=False)
+class _Client:
+    """One client of a cohort before its first step."""
+
+    position: int
+    work: Work
+    local: Local
+    state: Tensors
+    sizes: list[int]
+    order: Tensor
+
+
+class CohortEngine:
+    """Trains clients together where they can be stacked."""
+
+    def __init__(self, runner: ClientRunner, recorder: Recorder | None) -> None:
+        self.algorithm, self.bench, self.work, self.seed = runner.algorithm, runner.bench, runner.work, runner.seed
+        self._data, self._recorder = runner.data, recorder
+        self._pads = can_pad(self.algorithm, self.bench.model)
+        self._steps: dict[Hashable, StackedStep] = {}
+        self.refused: dict[str, int] = {}
+        """Why clients were not stacked, and how many groups of them."""
+        if reason := why_not_stacked(self.algorithm, self.bench):
+            self.refused[reason] = 1
+
+    @torch.no_grad()
+    def train(self, work: Sequence[Work]) -> dict[int, Result]:
+        """Return what clients send and remember, by their position; those that are missing could not be stacked."""
+        if self.refused or not work:
+            return {}
+        if self._recorder is None:
+            return self._train(work)
+        self._recorder.begin()
+        with self._recorder.stream():
+            results = self._train(work)
+        self._recorder.end()
+        return results
+
+    def _train(self, work: Sequence[Work]) -> dict[int, Result]:
+        optimizer, clients = self._begin(work)
+        groups: dict[Hashable, list[_Client]] = {}
+        for client in clients:
+            key: Hashable = (structure(client.local, client.state), None if self._pads else tuple(client.sizes))
+            groups.setdefault(key, []).append(client)
+        results: dict[int, Result] = {}
+        for kind, group in groups.items():
+            if len(group) < 2 or not max(len(client.sizes) for client in group):
+                continue
+            try:
+                results |= self._train_group(group, optimizer, kind)
+            except (RuntimeError, UncapturableError) as error:  # torch's word for what cannot be stacked, and ours
+                reason = str(error).strip().splitlines()[0]
+                self.refused[reason] = self.refused.get(reason, 0) + 1
+        return results
+
+    def _begin(self, work: Sequence[Work]) -> tuple[LocalOptimizer, list[_Client]]:
+        """Load the received model once, and let every client's terms begin."""
+        bench, first = self.bench, work[0].assignment
+        bench.load(first.shared, first.buffers, {})
+        if not bench.model.training:
+            bench.model.train()
+        start = copies(bench.parameters)
+        optimizer = self.algorithm.optimizer.fitted(bench.model, list(start), first.round, first.rounds)
+        lr, fresh = self.algorithm.optimizer.lr_at(first.round, first.rounds), optimizer.init(bench.parameters)
+        clients = []
+        for position, (assignment, memory, _) in enumerate(work):
+            data = self._data(assignment.client)
+            local = Local(
+                model=bench.model,
+                data=data,
+                parameters=bench.parameters,
+                buffers=bench.buffers,
+                start=start,
+                notes=assignment.notes,
+                memory=dict(memory),
+                work=self.work,
+                round=assignment.round,
+                lr=lr,
+                seed=derive(self.seed, "batches", assignment.round, data.name),
+            )
+            for term in self.algorithm.objective:
+                term.begin(local)
+            sizes, order = draw_order(local, bench.skips_single_examples)
+            state = memory.get(OPTIMIZER) or fresh
+            clients.append(
+                _Client(position=position, work=work[position], local=local, state=state, sizes=sizes, order=order)
+            )
+        return optimizer, clients
+
+    def _train_group(self, group: list[_Client], optimizer: LocalOptimizer, key: Hashable) -> dict[int, Result]:
+        batches = _Batches(group, self.work)
+        stack = Stack.of([client.local for client in group], [client.state for client in group], self.bench.buffers)
+        whole = (key, len(group), stack.pattern(), batches.width, batches.uneven, optimizer)
+        step = self._steps.get(whole)
+        if step is None:
+            step = StackedStep(self.algorithm, optimizer, group[0].local, stack, batches.uneven, self._recorder)
+        else:
+            step.stack.take(stack)
+        # What went wrong above may have left a step half made: it is kept only now.
+        self._steps[whole] = step
+        step.rate.fill_(group[0].local.lr)
+        with torch.random.fork_rng(devices=[step.rate.device] if step.rate.is_cuda else []):
+            torch.manual_seed(derive(self.seed, "cohort", group[0].local.round, *(c.local.data.name for c in group)))
+            losses = torch.stack([step(*batches.at(number)) for number in range(batches.steps)])
+        return self._finish(group, optimizer, step.stack, losses, batches.active)
+
+    def _finish(
+        self, group: list[_Client], optimizer: LocalOptimizer, stack: Stack, losses: Tensor, active: Tensor
+    ) -> dict[int, Result]:
+        names = list(stack.parameters)
+        ends = [stack.parameters[name] for name in names]
+        starts = [group[0].local.start[name] for name in names]
+        means = (losses.double() * active).sum(0) / active.sum(0).clamp(min=1)
+        broken = torch.stack([(~end.isfinite()).flatten(1).any(1) for end in ends]).any(0)
+        told = torch.stack([means, broken.double()]).tolist()
+        changes = [change.unbind() for change in torch._foreach_sub(ends, starts)]
+        values = [end.unbind() for end in ends]
+        buffers = {name: buffer.clone().unbind() for name, buffer in stack.buffers.items()}
+        results: dict[int, Result] = {}
+        for i, client in enumerate(group):
+            local = client.local
+            if told[1][i] or not torch.isfinite(torch.tensor(told[0][i])):
+                raise training_error(f"loss is {told[0][i]} or a parameter is not finite", local)
+            local.steps = len(client.sizes)
+            local.parameters = {name: value[i] for name, value in zip(names, values, strict=True)}
+            local.buffers = {name: buffer[i] for name, buffer in buffers.items()}
+            notes = {term.name: note for term in self.algorithm.objective if (note := term.finish(local))}
+            if optimizer.keep_state and stack.state:
+                local.memory[OPTIMIZER] = {name: value[i].clone() for name, value in stack.state.items()}
+            upload = Upload(
+                client=client.work.assignment.client,
+                num_examples=local.data.num_examples,
+                num_steps=local.steps,
+                change={name: change[i] for name, change in zip(names, changes, strict=True)},
+                buffers=local.buffers,
+                notes=notes,
+                metrics={"loss": told[0][i]},
+            )
+            results[client.position] = (upload, local.memory)
+        return results
+
+
+class _Batches:
+    """The minibatches of a group, one step of all clients at a time, padded where sizes differ."""
+
+    def __init__(self, group: list[_Client], work: LocalWork) -> None:
+        self._group, self._work = group, work
+        self.steps = max(len(client.sizes) for client in group)
+        self.width = max(max(client.sizes, default=0) for client in group)
+        sizes = torch.zeros(self.steps, len(group), dtype=torch.int64)
+        for i, client in enumerate(group):
+            sizes[: len(client.sizes), i] = torch.tensor(client.sizes)
+        self._sizes = sizes.amax(1).tolist()
+        self.uneven = bool((sizes != sizes[:, :1]).any())
+        """Whether the clients differ in size at any step, so that some are padded."""
+        device = group[0].local.data.labels.device
+        indices = torch.zeros(self.steps, len(group), self.width, dtype=torch.int64)
+        there = torch.arange(self.width) < sizes[:, :, None]
+        for i, client in enumerate(group):
+            own = client.local.data.client.train.cpu()
+            indices[:, i] = own[0]
+            indices[:, i][there[:, i]] = own[client.order]
+        self._indices = indices.to(device)
+        self._weights = there.float().to(device) if self.uneven else None
+        self.active = (sizes > 0).double().to(device)
+        self._random = work.augment is not None or any(c.local.data.client.transform is not None for c in group)
+        self._rngs = [generator(c.local.seed, "images", device=device) for c in group] if self._random else []
+
+    def at(self, step: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Return a step's inputs and labels, what each example weighs, and which clients have not ended."""
+        indices = self._indices[step, :, : self._sizes[step]]
+        if self._random:
+            made = [
+                client.local.data.batch(own, rng, self._work.augment)
+                for client, own, rng in zip(self._group, indices, self._rngs, strict=True)
+            ]
+            inputs, labels = (torch.stack(column) for column in ([b.inputs for b in made], [b.labels for b in made]))
+        else:
+            inputs, labels, _ = self._group[0].local.data.batch(indices.flatten(), None)
+            inputs, labels = inputs.unflatten(0, indices.shape), labels.unflatten(0, indices.shape)
+        if self._weights is None:
+            return inputs, labels, None, None
+        return inputs, labels, self._weights[step, :, : self._sizes[step]], self.active[step].bool()

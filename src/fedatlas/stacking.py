@@ -1,0 +1,237 @@
+"""One step of many clients at once: what they bring, stacked, and the step of one client under ``torch.func.vmap``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+from torch.overrides import TorchFunctionMode
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.client import Local, autocast, widened
+from fedatlas.graphs import KINDS, Recorder, UncapturableError, Unknown, parts_of
+from fedatlas.objectives import Batch
+from fedatlas.optimizers import LocalOptimizer
+from fedatlas.types import Memory, Tensors
+
+Axes = dict[str, dict[str, dict[str, int | None]]]
+_Values = tuple[Tensor | None, ...]
+
+
+@dataclass(kw_only=True, eq=False)
+class Stack:
+    """What a group of clients brings to a step: stacked along the first axis, or one tensor where all share it."""
+
+    parameters: Tensors
+    buffers: Tensors
+    state: Tensors
+    read: dict[str, Memory]
+    """What terms may read, by kind, part and name."""
+    axes: Axes
+    """Along which axis each of those is stacked; None is shared."""
+
+    @classmethod
+    def of(cls, locals: Sequence[Local], states: Sequence[Tensors], buffers: Tensors) -> Stack:
+        """Return clients of one structure as a stack."""
+        read: dict[str, Memory] = {}
+        axes: Axes = {}
+        for kind in KINDS:
+            read[kind], axes[kind] = {}, {}
+            for part, named in parts_of(locals[0], kind).items():
+                read[kind][part], axes[kind][part] = {}, {}
+                for name in named:
+                    read[kind][part][name], axes[kind][part][name] = _stacked(
+                        [parts_of(local, kind)[part][name] for local in locals]
+                    )
+        count = len(locals)
+        return cls(
+            parameters={k: _repeated(w, count) for k, w in locals[0].start.items()},
+            buffers={k: _repeated(b, count) for k, b in buffers.items()},
+            state={k: _all_stacked([state[k] for state in states]) for k in states[0]},
+            read=read,
+            axes=axes,
+        )
+
+    def pattern(self) -> Hashable:
+        """Return what is stacked and what is shared, for comparing."""
+        return tuple(
+            (kind, part, name, axis)
+            for kind, parts in self.axes.items()
+            for part, named in parts.items()
+            for name, axis in named.items()
+        )
+
+    def take(self, other: Stack) -> None:
+        """Take over the values of another stack of the same pattern."""
+        pairs = [(self.parameters, other.parameters), (self.buffers, other.buffers), (self.state, other.state)]
+        pairs += [(self.read[kind][part], other.read[kind][part]) for kind in self.read for part in self.read[kind]]
+        for mine, theirs in pairs:
+            if mine:
+                torch._foreach_copy_([mine[name] for name in mine], [theirs[name] for name in mine])
+
+
+def _repeated(tensor: Tensor, count: int) -> Tensor:
+    return tensor.detach().expand(count, *tensor.shape).contiguous()
+
+
+def _stacked(tensors: list[Tensor]) -> tuple[Tensor, int | None]:
+    if all(tensor is tensors[0] for tensor in tensors):
+        return tensors[0].detach().clone(), None
+    return torch.stack([tensor.detach() for tensor in tensors]), 0
+
+
+def _all_stacked(tensors: list[Tensor]) -> Tensor:
+    stacked, axis = _stacked(tensors)
+    return _repeated(stacked, len(tensors)) if axis is None else stacked
+
+
+class StackedStep:
+    """One step of a group; its values lie in fixed places, so that a graph can replay it."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        optimizer: LocalOptimizer,
+        local: Local,
+        stack: Stack,
+        uneven: bool,
+        recorder: Recorder | None,
+    ) -> None:
+        self.stack, self._recorder, self._uneven = stack, recorder, uneven
+        self.rate = torch.full((), local.lr, device=next(iter(stack.parameters.values())).device)
+        self._one = one_step(algorithm, optimizer, local)
+        self._warm: set[torch.Size] = set()
+        self._graphs: dict[torch.Size, tuple[_Values, Callable[[], object], Tensor]] = {}
+
+    def __call__(self, *batch: Tensor | None) -> Tensor:
+        """Take a step of all clients, given inputs, labels, weights and who is active; return their losses."""
+        assert batch[0] is not None
+        shape = batch[0].shape
+        if self._recorder is None or shape not in self._warm:
+            self._warm.add(shape)
+            return self._run(*batch)
+        if shape not in self._graphs:
+            places = tuple(None if value is None else value.clone() for value in batch)
+            self._graphs[shape] = (places, *self._recorder.capture(lambda: self._run(*places)))
+        places, replay, loss = self._graphs[shape]
+        for place, value in zip(places, batch, strict=True):
+            if place is not None and value is not None:
+                place.copy_(value)
+        replay()
+        return loss.clone()
+
+    def _run(self, *batch: Tensor | None) -> Tensor:
+        inputs, labels, weights, active = batch
+        stack = self.stack
+        moving = [*stack.parameters.values(), *stack.buffers.values(), *stack.state.values()]
+        kept = [tensor.clone() for tensor in moving] if active is not None else []
+        mapped = vmap(
+            self._one,
+            in_dims=(0, 0, 0, stack.axes, 0, 0, None if weights is None else 0, None),
+            randomness="different",
+        )
+        with _OneByOne():
+            losses = mapped(
+                stack.parameters, stack.buffers, stack.state, stack.read, inputs, labels, weights, self.rate
+            )
+        if active is None:
+            return losses
+        for tensor, old in zip(moving, kept, strict=True):
+            tensor.copy_(torch.where(active.view(-1, *[1] * (tensor.ndim - 1)), tensor, old))
+        # A client that has ended has no examples: the mean over them is not a number.
+        return torch.where(active, losses, 0.0)
+
+
+def one_step(algorithm: Algorithm, optimizer: LocalOptimizer, local: Local) -> Callable[..., Tensor]:
+    """Return one client's step as a function of all that it reads; parameters, buffers and state change in place."""
+    model, precision = local.model, local.work.precision
+    names = list(local.parameters)
+    known = {*local.parameters, *local.buffers}
+    counters = {name: buffer for name, buffer in model.named_buffers() if name not in known}
+    unknown: dict[str, Any] = {title: Unknown(title) for title in ("data", "round", "seed", "steps", "lr")}
+
+    def one(
+        parameters: Tensors,
+        buffers: Tensors,
+        state: Tensors,
+        read: dict[str, Memory],
+        inputs: Tensor,
+        labels: Tensor,
+        weights: Tensor | None,
+        rate: Tensor,
+    ) -> Tensor:
+        batch = Batch(inputs, labels, weights)
+        seen = replace(
+            local,
+            parameters=parameters,
+            buffers=buffers,
+            start=read["start"][""],
+            notes=read["notes"],
+            memory=read["memory"],
+            scratch=read["scratch"],
+            **unknown,
+        )
+        losses: list[Tensor] = []
+
+        def objective(parameters: Tensors) -> tuple[Tensor, tuple[Tensor, Tensors]]:
+            moved = {name: buffer.clone() for name, buffer in buffers.items()}
+            counted = {name: buffer.clone() for name, buffer in counters.items()}
+            with autocast(precision, inputs.device):
+                output = widened(functional_call(model, {**parameters, **moved, **counted}, (inputs,)))
+            inner = replace(seen, parameters=parameters)
+            with _NoSlopes():
+                terms = [term.loss(inner, batch, output) for term in algorithm.objective]
+            loss = sum((term for term in terms if term is not None), start=torch.zeros((), device=inputs.device))
+            return loss, (loss.detach(), moved)
+
+        def gradient() -> list[Tensor]:
+            found, (loss, moved) = grad(objective, has_aux=True)(parameters)
+            gradients = [found[name] for name in names]
+            for term in algorithm.objective:
+                gradients = term.gradient(seen, gradients)
+            if not losses:  # only the first look at a batch updates running statistics
+                for name, value in moved.items():
+                    buffers[name].copy_(value)
+            losses.append(loss)
+            return gradients
+
+        optimizer.step(list(parameters.values()), optimizer.slots(state, names), gradient, rate)
+        return losses[0]
+
+    return one
+
+
+class _OneByOne(TorchFunctionMode):
+    """Takes torch's calls on lists of tensors apart, as vmap knows tensors only."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if not name.startswith("_foreach_"):
+            return func(*args, **(kwargs or {}))
+        method = _METHODS.get(name) or getattr(torch.Tensor, name.removeprefix("_foreach_"))
+        results = []
+        for i in range(len(args[0])):
+            own = [value[i] if isinstance(value, list | tuple) else value for value in args]
+            results.append(method(*own, **(kwargs or {})))
+        return None if name.endswith("_") else results
+
+
+_METHODS: dict[str, Callable[..., Tensor]] = {
+    "_foreach_lerp_": lambda mine, other, weight: mine.add_((other - mine) * weight),
+    "_foreach_addcmul_": lambda mine, one, other, value=1.0: mine.add_(one * other * value),
+    "_foreach_addcdiv_": lambda mine, one, other, value=1.0: mine.add_(one / other * value),
+}
+"""Spelt out where vmap would go through the clients one by one."""
+
+
+class _NoSlopes(TorchFunctionMode):
+    """Refuses a term that differentiates by itself: under vmap such a slope would lose its own, in silence."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.autograd.grad:
+            raise UncapturableError("a term differentiates by itself, which vmap does not see")
+        return func(*args, **(kwargs or {}))

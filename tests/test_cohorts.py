@@ -1,0 +1,109 @@
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms import build_algorithm, fedavg
+from fedatlas.client import LocalWork
+from fedatlas.optimizers import SGD, Adam, LocalOptimizer
+from fedatlas.rounds import RoundRecord, ServerState, initial_state, play_round
+from fedatlas.simulate import Engine, Simulator
+from tiny import blob_federation
+
+STACKED = ("fedavg", "fedavgm", "fedprox", "feddyn", "fedlc", "feddisco", "scaffold", "clustered", "qffl", "afl")
+STACKED += ("term", "fedsam")
+"""Algorithms whose clients of unequal sizes step together."""
+
+
+class Smooth(nn.Module):
+    """A network without corners, at which rounding could choose another side."""
+
+    def __init__(self, norm: bool = False) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.norm = nn.BatchNorm1d(8) if norm else nn.Identity()
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        features = torch.tanh(self.norm(self.body(inputs)))
+        return features, self.head(features)
+
+
+def _rounds(
+    algorithm: Algorithm, engine: Engine, network: Callable[[], nn.Module] = Smooth, work: LocalWork | None = None
+) -> tuple[ServerState, list[RoundRecord], Simulator]:
+    torch.manual_seed(0)
+    model = algorithm.extend(network())
+    federation, records = blob_federation(num_clients=9, held_out=1), []
+    work = work or LocalWork(epochs=2, batch_size=8)
+    with Simulator(algorithm, model, federation, work=work, workers=1, engine=engine) as simulator:
+        state = initial_state(algorithm, *simulator.runner.bench.shared(), simulator.roster)
+        for _ in range(3):
+            state, record = play_round(algorithm, state, simulator.roster, simulator, cohort_size=6, rounds=3, seed=0)
+            simulator.commit()
+            records.append(record)
+    return state, records, simulator
+
+
+def _agree(algorithm: Algorithm, **options: object) -> Simulator:
+    plain, expected, loop = _rounds(algorithm, "loop", **options)  # type: ignore[arg-type]
+    stacked, records, simulator = _rounds(algorithm, "vmap", **options)  # type: ignore[arg-type]
+    for name, value in plain.shared.items():
+        torch.testing.assert_close(stacked.shared[name], value, rtol=1e-4, atol=1e-6)
+    for name, value in plain.buffers.items():
+        torch.testing.assert_close(stacked.buffers[name], value, rtol=1e-4, atol=1e-6)
+    for one, other in zip(records, expected, strict=True):
+        assert one.losses.keys() == other.losses.keys()
+        assert all(math.isclose(one.losses[k], other.losses[k], rel_tol=1e-4) for k in one.losses)
+    assert simulator.memory.keys() == loop.memory.keys()
+    for client, memory in loop.memory.items():
+        assert memory.keys() == simulator.memory[client].keys()
+        for part, tensors in memory.items():
+            for name, value in tensors.items():
+                torch.testing.assert_close(simulator.memory[client][part][name], value, rtol=1e-3, atol=1e-5)
+    return simulator
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_clients_of_unequal_sizes_step_together_as_they_would_alone(name: str) -> None:
+    assert _agree(build_algorithm(name)).fallbacks() == {}
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [SGD(lr=0.05, momentum=0.9, keep_state=True), Adam(lr=0.01, keep_state=True), SGD(lr=0.1, schedule="cosine")],
+)
+def test_optimizers_step_together(optimizer: LocalOptimizer) -> None:
+    assert _agree(fedavg().with_optimizer(optimizer)).fallbacks() == {}
+
+
+def test_a_fixed_number_of_steps_is_kept() -> None:
+    assert _agree(fedavg(), work=LocalWork(steps=7, batch_size=8)).fallbacks() == {}
+
+
+def test_running_statistics_move_as_they_would_alone() -> None:
+    """A norm over the batch would see padding, so only clients of the same size step together."""
+    simulator = _agree(fedavg(), network=lambda: Smooth(norm=True))
+    assert simulator.fallbacks() == {}
+
+
+def test_a_term_that_looks_at_features_needs_clients_of_the_same_size() -> None:
+    assert _agree(build_algorithm("moon")).fallbacks() == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("fedmix", "MixedCrossEntropy prepares every batch"),
+        ("fedper", "clients keep values of their own in the model"),
+    ],
+)
+def test_what_cannot_be_stacked_runs_otherwise_and_says_why(name: str, reason: str) -> None:
+    assert _agree(build_algorithm(name)).fallbacks() == {reason: 1}
+
+
+def test_a_term_that_differentiates_by_itself_runs_otherwise_and_says_why() -> None:
+    reasons = _agree(build_algorithm("fediir")).fallbacks()
+    assert list(reasons) == ["a term differentiates by itself, which vmap does not see"]
