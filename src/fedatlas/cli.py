@@ -36,6 +36,9 @@ ModelOption = Annotated[str | None, typer.Option("--model", "-m", help="See `fed
 RoundsOption = Annotated[int | None, typer.Option("--rounds", "-r", help="How many rounds.")]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="The seed of partition, model, sampling and batches.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
+EngineOption = Annotated[
+    str, typer.Option("--engine", help="How clients run: auto, loop, workers, graph (CUDA), vmap (stacked).")
+]
 WorkersOption = Annotated[int | None, typer.Option("--workers", "-w", help="Processes on a CPU; default one a core.")]
 FolderOption = Annotated[Path | None, typer.Option("--folder", "-f", help="Where the run is kept.")]
 AtlasOption = Annotated[Path | None, typer.Option("--atlas", help="An atlas that `fedatlas map` made.")]
@@ -68,6 +71,7 @@ def train(
     use: UseOption = None,
     device: DeviceOption = "cpu",
     workers: WorkersOption = None,
+    engine: EngineOption = "auto",
     folder: FolderOption = None,
     resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
@@ -81,7 +85,8 @@ def train(
             config = folder / "config.toml"
         settings = Config.load(config, set_ or (), **sections)
         where = folder or default_folder(settings)
-        run = run_config(settings, where, device=device, workers=workers, resume=resume, overwrite=overwrite)
+        machine: dict[str, Any] = {"device": device, "workers": workers, "engine": engine}
+        run = run_config(settings, where, **machine, resume=resume, overwrite=overwrite)
         print_results([run])
         output.print(f"run: {run.folder}\nreport: {run.report()}", highlight=False, soft_wrap=True)
 
@@ -99,6 +104,7 @@ def compare(
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs at a time; each small run leaves a GPU room.")] = 1,
     device: DeviceOption = "cpu",
     workers: WorkersOption = None,
+    engine: EngineOption = "auto",
     folder: FolderOption = None,
     resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
@@ -117,7 +123,8 @@ def compare(
             for name in (ALGORITHMS if algorithms == ["all"] else algorithms)
             for seed in _seed_list(seeds)
         }
-        machine: dict[str, Any] = {"device": device, "workers": workers, "resume": resume, "overwrite": overwrite}
+        machine: dict[str, Any] = {"device": device, "workers": workers, "engine": engine}
+        machine |= {"resume": resume, "overwrite": overwrite}
         if jobs > 1:
             outcomes = run_side_by_side(settings, jobs, machine)
         else:
@@ -233,6 +240,7 @@ def run_config(
     *,
     device: str,
     workers: int | None,
+    engine: Any,
     resume: bool,
     overwrite: bool,
     show: bool | None = None,
@@ -255,6 +263,7 @@ def run_config(
             seeds=config.seeds(),
             device=device,
             workers=workers,
+            engine=engine,
             folder=folder,
             resume=resume,
             overwrite=overwrite,

@@ -247,6 +247,9 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) 
     if optimizer.get("schedule", "constant") == "constant":
         free.add(("training", "rounds"))
     differing = [path for path in _differences(before, now) if path[:1] not in free and path not in free]
+    engines = [tree.get("machine", {}).get("engine", "loop") for tree in (before, now)]
+    if engines.count("vmap") == 1:  # the others give the same bits
+        differing.append(("machine", "engine"))
     if differing:
         shown = "; ".join(
             f"{'.'.join(map(str, p))}: {_at(before, p)!r} then, {_at(now, p)!r} now" for p in differing[:3]
@@ -292,7 +295,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         ) from error
 
 
-def machine(device: torch.device, workers: int) -> dict[str, Any]:
+def machine(device: torch.device, workers: int, engine: str) -> dict[str, Any]:
     """Return what the run ran on."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    return {"device": str(device), "name": name, "workers": workers, "cores": os.cpu_count()}
+    return {"device": str(device), "name": name, "workers": workers, "engine": engine, "cores": os.cpu_count()}

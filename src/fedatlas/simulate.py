@@ -203,8 +203,10 @@ class Simulator:
         with repeatable(self.device):
             results = self.cohorts.train(work) if self.cohorts is not None else {}
             left = [i for i in range(len(work)) if i not in results]
-            if self.graphs is not None:
+            if self.graphs is not None and left:
                 results |= dict(zip(left, self.graphs.train([work[i] for i in left]), strict=True))
+            for i, (upload, memory) in results.items():
+                results[i] = (self.runner.tested(work[i].assignment, upload, memory), memory)
         if self.graphs is None:
             results |= dict(zip(left, self._run([tasks[i] for i in left]), strict=True))
         return [results[i] for i in range(len(work))]

@@ -27,7 +27,7 @@ from fedatlas.progress import Progress, make_progress
 from fedatlas.rounds import RoundRecord, check_cohort_size, initial_state, play_round
 from fedatlas.runs import Run, RunWriter, machine, versions
 from fedatlas.seeds import Seeds, derive
-from fedatlas.simulate import Simulator
+from fedatlas.simulate import Engine, Simulator
 from fedatlas.types import ClientScore, Memory
 
 Model = str | nn.Module | Callable[[], nn.Module]
@@ -81,6 +81,7 @@ def train(
     seed: int | Seeds = 0,
     device: str = "cpu",
     workers: int | None = None,
+    engine: Engine = "auto",
     augment: Transform | None = None,
     evaluate_every: int = 1,
     test_own: bool = False,
@@ -95,8 +96,8 @@ def train(
     ``model`` is a name from ``fedatlas list`` (with ``model_options``), a module, or a function that makes one.
     ``augment`` is a random change of training images, such as ``fedatlas.data.Augment()``. ``precision="bfloat16"``
     lets the network compute with half the bits while it trains. ``test_own`` also tests each client's own model before
-    the server averages. ``folder`` is where the run is kept; without one it goes to a new temporary folder.
-    ``progress`` shows a bar; None shows it on a terminal.
+    the server averages. ``engine`` is how clients run on this machine (docs/engines.md). ``folder`` is where the run is
+    kept; without one it goes to a new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
     """
     work = LocalWork(epochs=epochs, steps=steps, batch_size=batch_size, precision=precision, augment=augment)
     plan = TrainingPlan(
@@ -119,6 +120,7 @@ def train(
         seeds=seeds,
         device=device,
         workers=workers,
+        engine=engine,
         folder=Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="fedatlas-")),
         resume=resume,
         overwrite=overwrite,
@@ -137,6 +139,7 @@ def train_run(
     seeds: Seeds,
     device: str,
     workers: int | None,
+    engine: Engine = "auto",
     folder: Path,
     resume: bool,
     overwrite: bool,
@@ -151,9 +154,16 @@ def train_run(
     network = make_model(model, model_options or {}, federation, algorithm, seeds.model)
     resolved = resolve(federation, algorithm, network, model, model_options or {}, work, plan, seeds)
     with Simulator(
-        algorithm, network, federation, work=work, seed=seeds.batches, device=place, workers=workers
+        algorithm,
+        network,
+        federation,
+        work=work,
+        seed=seeds.batches,
+        device=place,
+        workers=workers,
+        engine=engine,
     ) as simulator:
-        resolved |= {"machine": machine(place, simulator.workers), "versions": versions()}
+        resolved |= {"machine": machine(place, simulator.workers, simulator.engine), "versions": versions()}
         writer = RunWriter(folder, resolved, config=config, resume=resume, overwrite=overwrite)
         try:
             write_portraits(federation, folder)
@@ -231,9 +241,10 @@ class _Loop:
         scores = self._evaluate() if evaluated else []
         tested = time.perf_counter()
         summary = self._record(record, scores)
-        self.writer.write(
-            "timings.jsonl", [{"round": state.round, "train": trained - began, "evaluate": tested - trained}]
-        )
+        timing: dict[str, Any] = {"round": state.round, "train": trained - began, "evaluate": tested - trained}
+        if fallbacks := self.simulator.fallbacks():
+            timing["fallbacks"] = fallbacks
+        self.writer.write("timings.jsonl", [timing])
         self.complete_round = state.round
         if last or state.round % (self.plan.checkpoint_every or self.plan.evaluate_every) == 0:
             self._save()
