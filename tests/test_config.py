@@ -103,3 +103,9 @@ def test_a_missing_or_broken_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("rounds = = 3")
     with pytest.raises(UsageError, match="is not valid TOML"):
         Config.load(tmp_path / "bad.toml")
+
+
+def test_clients_are_counted_equally_where_the_config_says_so() -> None:
+    for equal in (False, True):
+        algorithm = Config.load(algorithm={"name": "feddisco"}, training={"equal_weights": equal}).algorithm()
+        assert [link.name for link in algorithm.weighting] == ["equal" if equal else "examples", "discrepancy"]

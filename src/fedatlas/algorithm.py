@@ -14,7 +14,7 @@ from fedatlas.objectives import CrossEntropy, Term
 from fedatlas.optimizers import SGD, LocalOptimizer
 from fedatlas.sampling import Sampler, Uniform
 from fedatlas.splits import Buffers, ShareAll, Split
-from fedatlas.weighting import ByExamples, Weighting
+from fedatlas.weighting import ByExamples, Equal, Weighting
 
 Part = Sampler | Term | Weighting | ServerRule
 Extension = Callable[[nn.Module], nn.Module]
@@ -75,6 +75,11 @@ class Algorithm:
     def with_buffers(self, buffers: Buffers) -> Algorithm:
         """Return the algorithm with another policy for running statistics."""
         return replace(self, split=replace(self.split, buffers=buffers))
+
+    def counting_equally(self) -> Algorithm:
+        """Return the algorithm with every client counted the same where it counted them by their examples."""
+        links = (Equal() if isinstance(link, ByExamples) else link for link in self.weighting)
+        return replace(self, weighting=tuple(links))
 
     @property
     def surveys(self) -> bool:

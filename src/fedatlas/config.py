@@ -8,8 +8,8 @@ seed = 0
 [atlas]      file, use (a list of sample, aggregate, train) and client2vec's own options
 [algorithms] options by algorithm, for comparing several: fedsam = { rho = 0.01 }
 [optimizer]  name and the optimizer's own options
-[training]   rounds, cohort, epochs, steps, batch_size, precision, augment (a table), buffers, evaluate_every,
-             test_own, checkpoint_every
+[training]   rounds, cohort, epochs, steps, batch_size, precision, augment (a table), buffers, equal_weights,
+             evaluate_every, test_own, checkpoint_every
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ DEFAULTS: dict[str, Any] = {
         "precision": "float32",
         "augment": None,
         "buffers": None,
+        "equal_weights": False,
         "evaluate_every": 1,
         "test_own": False,
         "checkpoint_every": None,
@@ -126,8 +127,9 @@ class Config:
         algorithm = build_algorithm(**{**self.values[BY_ALGORITHM].get(chosen["name"], {}), **chosen})
         if self.values["optimizer"] != DEFAULTS["optimizer"]:
             algorithm = algorithm.with_optimizer(build_optimizer(**self.values["optimizer"]))
-        buffers = self.values["training"]["buffers"]
-        return self._with_atlas(algorithm if buffers is None else algorithm.with_buffers(buffers))
+        buffers, equal = (self.values["training"][key] for key in ("buffers", "equal_weights"))
+        algorithm = algorithm if buffers is None else algorithm.with_buffers(buffers)
+        return self._with_atlas(algorithm.counting_equally() if equal else algorithm)
 
     def _with_atlas(self, algorithm: Algorithm) -> Algorithm:
         options = dict(self.values[ATLAS])
