@@ -38,6 +38,8 @@ Numbers = dict[str, Any]
 """What a variant measured: plain values that JSON knows."""
 BROKEN = "broken"
 """The key under which the numbers of a training that broke say how."""
+UNFINISHED = "unfinished"
+"""The key under which numbers say that the time was up before they were whole: shown, and measured on next time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +158,7 @@ def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Num
     missing = [
         _task(variant, seed, options)
         for (key, seed), variant in unique.items()
-        if key in keys and not _file(options.out, key, seed).exists()
+        if key in keys and not _is_measured(_file(options.out, key, seed))
     ]
     begun = time.perf_counter()
     for done, (name, seed, outcome) in enumerate(_outcomes(missing, unique, options), 1):
@@ -232,6 +234,10 @@ def write_table(table: Table, results: Mapping[str, list[Numbers]], options: Opt
 def render(table: Table, results: Mapping[str, list[Numbers]]) -> str:
     """Return a table as Markdown: ours, mean ± standard deviation over seeds, and the paper's in brackets."""
     lines = [f"### {table.title}", "", table.setting, "", "Ours, and in brackets the paper's.", ""]
+    stopped = {row: numbers[UNFINISHED] for row in results for numbers in results[row] if UNFINISHED in numbers}
+    shown = {cell.variant for cells in table.rows.values() for cell in cells}
+    if early := "; ".join(f"{row}: {where}" for row, where in stopped.items() if row in shown):
+        lines[-1:] = [f"\\* The time was up ({early}).", ""]
     lines += [f"| | {' | '.join(table.columns)} |", "|---" * (len(table.columns) + 1) + "|"]
     for title, cells in table.rows.items():
         if len(cells) != len(table.columns):
@@ -251,11 +257,16 @@ def _shown(cell: Cell, results: Mapping[str, list[Numbers]], table: Table) -> st
     if not ours:
         return f"–{theirs}"
     spread = f" ± {stdev(ours):.{table.digits}f}" if len(ours) > 1 else ""
-    return f"{mean(ours):.{table.digits}f}{spread}{theirs}"
+    mark = "\\*" if any(UNFINISHED in numbers for numbers in measured) else ""
+    return f"{mean(ours):.{table.digits}f}{mark}{spread}{theirs}"
 
 
 def _file(out: Path, key: str, seed: int) -> Path:
     return out / "results" / f"{key}-{seed}.json"
+
+
+def _is_measured(file: Path) -> bool:
+    return file.exists() and UNFINISHED not in json.loads(file.read_bytes())["numbers"]
 
 
 def _task(variant: Variant, seed: int, options: Options) -> Task:
@@ -296,7 +307,7 @@ def _measured(task: Task, variant: Variant) -> str:
     partial = file.with_suffix(".partial")
     partial.write_text(json.dumps({**content, "numbers": numbers}, indent=1))
     partial.replace(file)
-    if BROKEN in numbers:
-        return str(numbers[BROKEN])
+    if BROKEN in numbers or UNFINISHED in numbers:
+        return str(numbers.get(BROKEN, f"not finished: {numbers.get(UNFINISHED)}"))
     best = f", best {numbers['best']:.1%}" if "best" in numbers else ""
     return f"{time.perf_counter() - begun:.0f} s{best}"

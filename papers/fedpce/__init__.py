@@ -1,0 +1,1 @@
+"""FedPCE: Federated Personalized Client Embeddings (anonymous submission): its tables and figures."""

@@ -1,0 +1,75 @@
+"""All that is shown of FedPCE, in one go: Tables 1 and 2, Figures 1, 3 and 4, and the page of results.
+
+    python -m papers.fedpce.evidence --device cuda --jobs 6 --minutes 9 --sets CIFAR-10 --out runs/fedpce
+
+The same command goes on where the last one stopped. Each method is one process; ``evidence.md`` and the JSON beside it
+hold what is there so far, and figures go beside them. ``docs/evidence/fedpce.md`` is made from these.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+
+from papers.fedpce import figure_1, figure_3, figure_4
+from papers.fedpce.setting import SETS, all_methods, options_of, said
+from papers.fedpce.table_1 import table_1
+from papers.fedpce.table_2 import table_2
+from papers.tables import Numbers, Options, measure, render, write_table
+
+
+def costs(title: str, results: Mapping[str, list[Numbers]]) -> str:
+    """Return what each method trained, tuned and took."""
+    lines = [f"### What it took, {title}", ""]
+    columns = ("parameters", "tuned by a new client", "aggregations", "images trained", "training, s")
+    lines += [f"| | {' | '.join(columns)} | tuning a client, s | groups |", "|---" * 8 + "|"]
+    for name, numbers in results.items():
+        if not numbers or "parameters" not in numbers[0]:
+            continue
+        own = numbers[0]
+        groups = f"{own['groups']:.1%}" if "groups" in own else "–"
+        tuned = (f"{own['tuned']:,}", f"{own['tuning_seconds']:.1f}") if "tuned" in own else ("–", "–")
+        spent = (str(own["rounds"]), f"{own['images']:,}", f"{own['seconds']:.0f}")
+        cells = (f"{own['parameters']:,}", tuned[0], *spent, tuned[1], groups)
+        lines.append(f"| {name.removeprefix(title).strip()} | {' | '.join(cells)} |")
+    lines += ["", "Groups: k-means of what clients keep, as many groups as kinds; the share with their group's kind."]
+    return "\n".join(lines) + "\n"
+
+
+def report(title: str, results: Mapping[str, list[Numbers]], options: Options) -> str:
+    """Return the page's part about one data set, and draw its figures."""
+    setting = said(options)
+    write_table(table_1(title, setting), results, options)
+    parts = [render(table_1(title, setting), results)]
+    if title != "Digits":
+        write_table(table_2(title, setting), results, options)
+        parts.append(render(table_2(title, setting), results))
+    if title == "CIFAR-10":
+        parts.append(figure_4.report(results, options))
+    parts.append(costs(title, results))
+    for method, draw in (("FedBN", figure_1.draw), ("FedPCE", lambda given: figure_3.draw(title, given))):
+        numbers = results[f"{title} {method}"]
+        if numbers and "cl_last" in numbers[0] and (method == "FedPCE" or title == "CIFAR-10"):
+            draw(options)
+    return "\n".join(part for part in parts if part)
+
+
+def main() -> None:
+    """Measure what is missing on the sets that are asked for, and write the page."""
+    options = options_of(__doc__ or "", sets="CIFAR-10,Digits")
+    titles = [title for title in SETS if title in options.extra["sets"].split(",")]
+    variants = [one for title in titles for one in all_methods(title, options)]
+    results = measure(variants, options)
+    parts = []
+    for title in titles:
+        own = {name: numbers for name, numbers in results.items() if name.startswith(f"{title} ")}
+        machines = {numbers[0]["machine"] for numbers in own.values() if numbers and "machine" in numbers[0]}
+        command = f"python -m papers.fedpce.evidence {' '.join(sys.argv[1:])}"
+        words = f"`{command}`, on {', '.join(sorted(machines)) or 'nothing yet'}."
+        parts.append(f"## {title}\n\n{words}\n\n{report(title, own, options)}")
+    (options.out / "evidence.md").write_text("\n".join(parts))
+    (options.out / "evidence.json").write_text(json.dumps(results, indent=1))
+    print(f"page: {options.out / 'evidence.md'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""Measure one method: collaborative training, client training of those held out, where clients come to lie."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any, Self
+
+from fedatlas.adapting import Adapted, Adapter
+from fedatlas.atlas.from_run import run_atlas
+from fedatlas.config import Config
+from fedatlas.grouping import cluster_accuracy
+from fedatlas.runs import Run
+from fedatlas.training import train_run
+from papers.tables import UNFINISHED, Numbers, Task
+
+NORMS = {"first": "bn1", "12th": "layer3.0.bn2", "last": "head_norm"}
+"""The norm layers of Figure 1."""
+
+
+class OutOfTimeError(Exception):
+    """The minutes are used up; what is done is kept."""
+
+
+@dataclass(eq=False)
+class Clock:
+    """Says a line for each evaluated round, and ends a training when the time is up; finished rounds are kept."""
+
+    task: Task
+    rounds: int
+    began: float = 0.0
+
+    def __enter__(self) -> Self:
+        self.began = time.perf_counter()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        return None
+
+    def start_from(self, round: int) -> None:
+        """Say where it goes on."""
+        say(self.task, f"from round {round} of {self.rounds}")
+
+    def advance(self, round: int, metrics: Mapping[str, Any]) -> None:
+        """Say the round, and stop if it is late."""
+        if metrics:
+            took = time.perf_counter() - self.began
+            say(self.task, f"round {round} of {self.rounds}, {took:.0f} s, shared model {metrics['accuracy']:.1%}")
+        if round < self.rounds and late(self.task):
+            raise KeyboardInterrupt  # the one way in which a training saves before it ends
+
+
+def say(task: Task, words: str) -> None:
+    """Print a line of progress."""
+    print(f"[{task.name}, fold {task.seed}] {words}", file=sys.stderr, flush=True)
+
+
+def late(task: Task) -> bool:
+    """Tell whether the time is up."""
+    deadline = task.options.extra.get("deadline")
+    return deadline is not None and time.time() > deadline
+
+
+def personalised(task: Task) -> Numbers:
+    """Return the figures of one method on one fold: collaborative training, then each held-out client on its own."""
+    run = collaborated(task)
+    wanted = run.resolved["training"]["rounds"]
+    numbers = collaborative_figures(run)
+    if len(run.rounds) < wanted and not task.options.extra["finish"]:
+        return {**numbers, UNFINISHED: f"round {len(run.rounds)} of {wanted}"}
+    try:
+        numbers |= adapted_figures(task, run)
+    except OutOfTimeError:
+        return {**numbers, UNFINISHED: "before client training was done"}
+    return numbers
+
+
+def collaborated(task: Task) -> Run:
+    """Train, or go on with, the run of a task; it may end early where the time is up."""
+    sections, place = task.settings["sections"], task.options.data_folder
+    data = {**sections["data"], "fold": task.seed, **({} if place is None else {"folder": place})}
+    config = Config.load(None, (), **{**sections, "data": data})
+    model, options = config.model()
+    folder = task.folder / "run"
+    if task.options.extra["finish"] and (folder / "checkpoints/manifest.json").exists():
+        return Run(folder)
+    try:
+        return train_run(
+            config.federation(),
+            config.algorithm(),
+            model=model,
+            model_options=options,
+            work=config.work(),
+            plan=config.plan(),
+            seeds=config.seeds(),
+            device=task.options.device,
+            workers=task.options.workers,
+            folder=folder,
+            resume=(folder / "resolved.json").exists(),
+            overwrite=False,
+            progress=Clock(task, config.plan().rounds),
+            config=config.to_toml(),
+        )
+    except KeyboardInterrupt:
+        if not late(task):
+            raise
+        return Run(folder)
+
+
+def collaborative_figures(run: Run) -> Numbers:
+    """Return accuracies of clients' own models (``col``) and of the averaged one (``shared``), and what they cost."""
+    own = [entry["own"] for entry in run.rounds if "own" in entry]
+    if not own:
+        return {}
+    best = max(own, key=lambda entry: entry["accuracy"])
+    training = run.resolved["training"]
+    images = training["steps"] * training["batch_size"] * sum(len(entry["answered"]) for entry in run.rounds)
+    return {
+        "best": best["accuracy"],
+        "col_best": best["accuracy"],
+        "col_last": own[-1]["accuracy"],
+        **{f"col_{domain}": accuracy for domain, accuracy in best.get("domains", {}).items()},
+        **{f"col_last_{domain}": accuracy for domain, accuracy in own[-1].get("domains", {}).items()},
+        "shared_last": run.last["accuracy"],
+        **{f"shared_{domain}": accuracy for domain, accuracy in run.last.get("domains", {}).items()},
+        "parameters": run.resolved["model"]["num_parameters"],
+        "rounds": len(run.rounds),
+        "images": images,
+        "seconds": run.seconds,
+        "machine": run.resolved["machine"]["name"],
+        "curve": [[e["round"], e["own"]["accuracy"], e["evaluation"]["accuracy"]] for e in run.rounds if "own" in e],
+    }
+
+
+def adapted_figures(task: Task, run: Run) -> Numbers:
+    """Return how the held-out clients do, before and after tuning; with few images too, where asked for."""
+    adapter = Adapter(run, device=task.options.device)
+    plan = dict(task.settings["adapt"])
+    every = max(1, plan["rounds"] // 10)
+    kept = task.folder / "adapted.json"
+    if not kept.exists():
+        _check_time(task)
+        say(task, f"client training of {len(adapter.held_out)} clients")
+        results = adapter.adapt_all(**plan, evaluate_every=every)
+        places = _atlases(task, run, results)
+        _keep(kept, {"clients": [one.describe() for one in results], "groups": places})
+    done = json.loads(kept.read_bytes())
+    numbers = {**client_figures(done["clients"]), **done["groups"]}
+    if "few" not in task.settings:
+        return numbers
+    kept = task.folder / "few.json"
+    if not kept.exists():
+        _check_time(task)
+        say(task, f"client training with {task.settings['few']} images")
+        _keep(kept, few_images(adapter, task.settings["few"], plan))
+    return {**numbers, "few": json.loads(kept.read_bytes())}
+
+
+def client_figures(clients: Sequence[Mapping[str, Any]]) -> Numbers:
+    """Return accuracies over new clients, weighted by test images, and their means by domain without weights."""
+    curves = [{0: one["accuracy_before"], **{int(k): v for k, v in one["curve"].items()}} for one in clients]
+    for one, curve in zip(clients, curves, strict=True):
+        curve[max(curve) + 1] = one["accuracy_after"]
+    sizes = [one["num_tested"] for one in clients]
+
+    def overall(turn: int) -> float:
+        return float(sum(curve[turn] * size for curve, size in zip(curves, sizes, strict=True)) / sum(sizes))
+
+    last = max(curves[0])
+    # Before the first step is not part of client training, except where there is none.
+    best = max((turn for turn in curves[0] if turn or last == 1), key=overall)
+    domains: dict[str, list[dict[int, float]]] = {}
+    for one, curve in zip(clients, curves, strict=True):
+        domains.setdefault(one["domain"] or "all", []).append(curve)
+    return {
+        "cl_before": overall(0),
+        "cl_best": overall(best),
+        "cl_last": overall(last),
+        **{f"cl_{domain}": mean(curve[best] for curve in own) for domain, own in domains.items()},
+        **{f"cl_last_{domain}": mean(curve[last] for curve in own) for domain, own in domains.items()},
+        **{f"cl_before_{domain}": mean(curve[0] for curve in own) for domain, own in domains.items()},
+        "tuned": clients[0]["num_tuned"],
+        "tuning_seconds": mean(one["seconds"] for one in clients),
+    }
+
+
+def few_images(adapter: Adapter, counts: Sequence[int], plan: Mapping[str, Any]) -> list[Numbers]:
+    """Return, for each number of images, the accuracies of the held-out clients; a client with fewer has all it has."""
+    held_out = [client for client in adapter.federation if client.held_out]
+    wanted = [(client.name, min(count, len(client.train)), count) for count in counts for client in held_out]
+    results = adapter.adapt_all([name for name, _, _ in wanted], examples=[own for _, own, _ in wanted], **plan)
+    found = []
+    for count in counts:
+        own = [one for one, (_, _, asked) in zip(results, wanted, strict=True) if asked == count]
+        tested = sum(one.after.num_examples for one in own)
+        by_domain: dict[str, list[float]] = {}
+        for one in own:
+            by_domain.setdefault(one.domain or "all", []).append(one.after.accuracy)
+        found.append(
+            {
+                "images": count,
+                "accuracy": sum(one.after.num_correct for one in own) / tested,
+                "before": sum(one.before.num_correct for one in own) / tested,
+                **{domain: mean(values) for domain, values in by_domain.items()},
+            }
+        )
+    return found
+
+
+def _atlases(task: Task, run: Run, results: Sequence[Adapted]) -> Numbers:
+    """Keep the atlas of what clients hold of their own, and return how well its groups are the known kinds."""
+    if not results[0].num_tuned:
+        return {}
+    layers: dict[str, list[str] | None] = {"": None}
+    if run.name == "fedbn":
+        layers |= {f"-{title}": [f"{path}.weight", f"{path}.bias"] for title, path in NORMS.items()}
+    found: Numbers = {}
+    for title, parameters in layers.items():
+        atlas = run_atlas(run, parameters=parameters, adapted=results)
+        atlas.save(atlas_file(task.options.out, task.folder.name, title))
+        labels = atlas.groups(len({*atlas.domains}))
+        found[f"groups{title}"] = cluster_accuracy(labels, list(atlas.domains))
+    return found
+
+
+def atlas_file(out: Path, name: str, layer: str = "") -> Path:
+    """Return where the atlas of a variant lies; ``name`` is its key and the fold."""
+    path = out / "atlases" / f"{name}{layer}.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _check_time(task: Task) -> None:
+    if late(task):
+        raise OutOfTimeError
+
+
+def _keep(path: Path, content: Any) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=1))
+    partial.replace(path)

@@ -1,0 +1,57 @@
+"""The paper's pictures: clients in a plane, larger where their degradation is; accuracy against images."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from fedatlas.atlas import Atlas
+from fedatlas.atlas.pictures import save_picture
+from fedatlas.report.colors import DOMAINS, nth
+from papers.fedpce.setting import KINDS
+from papers.tables import Numbers
+
+
+def level(name: str, domain: str | None, count: int) -> float:
+    """Return how strongly a client is degraded, in [0, 1], from its place among those of its kind."""
+    place = int(name.rpartition("-")[2]) / max(1, count - 1)
+    return {"noise": place, "imbalance": 1 - place}.get(domain or "", 0.5)
+
+
+def plane_picture(atlases: Mapping[str, Atlas], newcomers: Sequence[str], path: Path) -> None:
+    """Draw clients by PCA (above) and t-SNE (below), one column an atlas; newcomers are rings."""
+    figure = Figure(figsize=(3.4 * len(atlases) + 1.2, 6.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(2, len(atlases), squeeze=False)
+    for column, (title, atlas) in enumerate(atlases.items()):
+        domains = list(dict.fromkeys(atlas.domains))
+        for row, method in enumerate(("pca", "tsne")):
+            axes, places = grid[row][column], atlas.map2d(method)
+            for number, domain in enumerate(domains):
+                own = [i for i, other in enumerate(atlas.domains) if other == domain]
+                color = nth(DOMAINS, number)
+                for new in (False, True):
+                    those = [i for i in own if (atlas.names[i] in newcomers) == new]
+                    areas = [20 + 80 * level(atlas.names[i], domain, len(own)) for i in those]
+                    face = "none" if new else color
+                    label = None if new else KINDS.get(domain or "", domain)
+                    axes.scatter(
+                        places[those, 0], places[those, 1], areas, facecolors=face, edgecolors=color, label=label
+                    )
+            axes.set(xticks=[], yticks=[], title=f"{title}, {'PCA' if method == 'pca' else 't-SNE'}")
+    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    save_picture(figure, path)
+
+
+def few_picture(curves: Mapping[str, Sequence[Numbers]], path: Path) -> None:
+    """Draw the accuracy of new clients against their number of training images."""
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for number, (title, points) in enumerate(curves.items()):
+        values = [100 * point["accuracy"] for point in points]
+        axes.plot([point["images"] for point in points], values, marker="o", color=nth(DOMAINS, number), label=title)
+    axes.set(xscale="log", xlabel="training images of a new client", ylabel="accuracy in percent")
+    axes.legend(frameon=False)
+    save_picture(figure, path)

@@ -1,0 +1,129 @@
+"""The paper's setting (Sections 4 and 5.1), as sections of a config.
+
+Where ours differs: fewer aggregations and fewer steps of client training unless ``--rounds 1000 --adapt-rounds 200``;
+of Digits, SYN is not to be had, and generated printed digits stand in for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from papers.fedpce.measuring import personalised
+from papers.tables import Options, Variant, read_options
+
+ADAM = {
+    "name": "adam",
+    "lr": 1e-4,
+    "min_lr": 1e-6,
+    "beta1": 0.5,
+    "beta2": 0.9,
+    "weight_decay": 1e-4,
+    "schedule": "cosine",
+    "keep_state": True,
+}
+FEDPCE: dict[str, Any] = {"algorithm": {"name": "fedpce"}}
+METHODS: dict[str, dict[str, Any]] = {
+    "FedAvg": {"algorithm": {"name": "fedavg"}, "optimizer": ADAM},
+    "FedProx": {"algorithm": {"name": "fedprox", "mu": 0.01}, "optimizer": ADAM},
+    "FedPer": {"algorithm": {"name": "fedper"}, "optimizer": ADAM},
+    "FedBN": {"algorithm": {"name": "fedbn"}, "optimizer": ADAM},
+    "FedPCE": FEDPCE,
+    "FedPCE(62)": {**FEDPCE, "model": {"width": 62}},
+}
+"""The six methods; all use the same optimizer, which FedPCE's recipe has built in."""
+MODEL = {"name": "resnet18", "norm": "instance", "head_norm": True, "stem": "cifar-pool"}
+AUGMENT = {"padding": 4, "flip": 0.25, "degrees": 15, "rotate": 0.25, "erase": 0.5, "erase_pixels": [16, 256]}
+DIGITS = ["mnist", "usps", "svhn", "generated"]
+FEW = (2, 5, 10, 25, 50, 100, 200, 400, 800, 1600)
+"""The numbers of images of Figure 4."""
+FOLDS = 5
+KINDS = {"noise": "Gaussian noise", "jitter": "ColorJitter", "imbalance": "Class imbalance"}
+"""The degradations, by our names and the paper's."""
+SETS = ("CIFAR-10", "CIFAR-100", "Digits")
+
+
+def options_of(description: str, **extra: Any) -> Options:
+    """Return what the command line says.
+
+    ``--seeds`` are the paper's folds, 0 to 4. ``--minutes M`` stops after so long and keeps what is done; the same
+    command goes on with it, or with ``--finish`` takes the training as far as it is.
+    """
+    options = read_options(description, rounds=200, quick_rounds=3, adapt_rounds=40, minutes=0.0, finish=False, **extra)
+    deadline = time.time() + 60 * options.extra["minutes"] if options.extra["minutes"] else None
+    return replace(options, extra={**options.extra, "deadline": deadline})
+
+
+def clients_of(title: str, options: Options, num_clients: int | None = None) -> dict[str, Any]:
+    """Return the data section of one of the paper's three sets."""
+    if options.quick:
+        # The embedded digits stand in for all of them.
+        if title == "Digits":
+            return {"source": "digits", "partition": {"name": "by-domain", "clients_per_domain": 2}, "held_out": 4}
+        return {"source": "digits", "partition": {"name": "degraded", "num_clients": 12}, "held_out": 3}
+    if title == "Digits":
+        partition = {"name": "by-domain", "clients_per_domain": 10}
+        return {"source": "digit_five", "domains": DIGITS, "partition": partition, "held_out": 8}
+    count = num_clients or 30
+    # A fifth; of twelve clients, one of each degradation.
+    held_out = max(3, count // 5)
+    source = title.lower().replace("-", "")
+    return {"source": source, "partition": {"name": "degraded", "num_clients": count}, "held_out": held_out}
+
+
+def variant(
+    title: str,
+    method: str,
+    options: Options,
+    *,
+    name: str | None = None,
+    algorithm: Mapping[str, Any] | None = None,
+    num_clients: int | None = None,
+) -> Variant:
+    """Return one method on one data set; ``algorithm`` changes its settings, for the ablations."""
+    own = METHODS[method]
+    width = own.get("model", {}).get("width", 64)
+    size = {"width": options.pick(width, width // 8)}
+    sections = {
+        "data": {**clients_of(title, options, num_clients), "folds": FOLDS},
+        "model": {**MODEL, **size},
+        "algorithm": {**own["algorithm"], **(algorithm or {})},
+        "training": {
+            "rounds": options.rounds,
+            "steps": options.pick(50, 4),
+            "batch_size": options.pick(64, 16),
+            "augment": AUGMENT,
+            "equal_weights": True,
+            "evaluate_every": max(1, options.rounds // 20),
+            "test_own": True,
+            "checkpoint_every": options.rounds,
+        },
+        **({"optimizer": own["optimizer"]} if "optimizer" in own else {}),
+    }
+    settings: dict[str, Any] = {
+        "sections": sections,
+        "adapt": {"rounds": options.pick(options.extra["adapt_rounds"], 2), "steps": options.pick(50, 4)},
+    }
+    if title == "CIFAR-10" and method in ("FedBN", "FedPCE") and not algorithm and num_clients is None:
+        settings["few"] = list(options.pick(FEW, (2, 5, 20)))
+    return Variant(name=name or f"{title} {method}", measure=personalised, settings=settings)
+
+
+def all_methods(title: str, options: Options) -> list[Variant]:
+    """Return the six methods on one data set."""
+    return [variant(title, method, options) for method in METHODS]
+
+
+def said(options: Options) -> str:
+    """Return how the numbers came about."""
+    if options.quick:
+        return "A small version on the embedded digits: it shows that the script works, not what the method does."
+    lengths = f"{options.rounds} aggregations of 50 steps (paper: 1000)"
+    tuned = f"{options.extra['adapt_rounds']} x 50 steps of client training (paper: 200 x 50)"
+    folds = f"{len(options.seeds)} of 5 folds"
+    return (
+        f"{lengths}, {tuned}, {folds}. Collaborative accuracy is that of clients' own models before averaging, "
+        "weighted by test images, the best of 20 evaluated rounds, as in the paper; client training's the best of 10."
+    )

@@ -1,0 +1,115 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedatlas.config import Config
+from fedatlas.data import Dataset, Iid, federate
+from fedatlas.seeds import numpy_generator
+from fedatlas.training import make_model
+from papers.fedpce import figure_4, measuring, setting, table_1, table_2
+from papers.fedpce.measuring import client_figures, personalised
+from papers.tables import UNFINISHED, Options, Task, Variant, measure, render
+
+EXTRA = {"adapt_rounds": 40, "minutes": 0.0, "finish": False, "deadline": None}
+
+
+def options(out: Path = Path("out"), **extra: object) -> Options:
+    return Options(quick=True, rounds=2, out=out, workers=1, extra={**EXTRA, **extra})
+
+
+def test_the_methods_have_the_papers_numbers_of_parameters() -> None:
+    """Table 1 and Section 4.3: 11.2M, conditioned 11.9M, with 62 channels 0.54 % above 11.2M."""
+    images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    classes = tuple("0123456789")
+    data = Dataset(name="blank", inputs=images, labels=torch.tensor([0, 1]), classes=classes)
+    full = Options(rounds=200, extra=EXTRA)
+    counts = {}
+    for method in setting.METHODS:
+        sections = setting.variant("CIFAR-10", method, full).settings["sections"]
+        config = Config.load(**{key: value for key, value in sections.items() if key != "data"})
+        model, given = config.model()
+        network = make_model(model, given, federate(data, Iid(num_clients=1)), config.algorithm(), 0)
+        counts[method] = sum(parameter.numel() for parameter in network.parameters())
+    # The embedding is counted with the model here: 32 more than what all clients share.
+    assert counts["FedPCE"] - 32 == 11_943_626
+    assert counts["FedPCE(62)"] - 32 == 11_235_384
+    assert {counts[method] for method in ("FedAvg", "FedProx", "FedPer", "FedBN")} == {11_174_986}
+
+
+def test_new_clients_count_by_test_images_and_their_kinds_by_clients() -> None:
+    """Two noisy clients of 10 and 30 test images. At the first look 0.5 and 0.7: (5 + 21) / 40 = 0.65, the best; at the
+    end 0.6 and 0.6. By kind, without weights, the best look has (0.5 + 0.7) / 2 = 0.6."""
+    common = {"domain": "noise", "num_tuned": 32, "seconds": 1.0}
+    clients = [
+        {**common, "accuracy_before": 0.9, "accuracy_after": 0.6, "curve": {"4": 0.5}, "num_tested": 10},
+        {**common, "accuracy_before": 0.1, "accuracy_after": 0.6, "curve": {"4": 0.7}, "num_tested": 30},
+    ]
+    figures = client_figures(clients)
+    assert figures["cl_before"] == pytest.approx(0.3)
+    assert figures["cl_best"] == pytest.approx(0.65)
+    assert figures["cl_noise"] == pytest.approx(0.6)
+    assert figures["cl_last"] == pytest.approx(0.6)
+
+
+def test_where_nothing_is_tuned_the_untuned_accuracy_is_the_figure() -> None:
+    one = {"domain": "jitter", "num_tuned": 0, "seconds": 0.0, "num_tested": 10, "curve": {}}
+    figures = client_figures([{**one, "accuracy_before": 0.4, "accuracy_after": 0.4}])
+    assert figures["cl_best"] == figures["cl_last"] == figures["cl_jitter"] == 0.4
+
+
+def test_the_tables_hold_all_methods_and_the_papers_numbers() -> None:
+    for title in setting.SETS:
+        assert set(table_1.table_1(title, "").rows) == set(setting.METHODS)
+    text = render(table_2.table_2("CIFAR-10", "words"), {"CIFAR-10 FedPCE": [{"cl_noise": 0.5, UNFINISHED: "round 3"}]})
+    assert "50.0\\* (48.92)" in text
+    assert "CIFAR-10 FedPCE: round 3" in text
+
+
+def test_few_images_say_where_the_other_method_is_ahead() -> None:
+    curves = {
+        "FedPCE": [{"images": 2, "accuracy": 0.6}, {"images": 800, "accuracy": 0.61}],
+        "FedBN": [{"images": 2, "accuracy": 0.5}, {"images": 800, "accuracy": 0.7}],
+    }
+    text = figure_4.few_table(curves, "words.")
+    assert "| 2 | 60.0 | 50.0 |" in text
+    assert "FedBN is ahead at 800 images" in text
+
+
+def test_a_training_that_runs_out_of_time_is_kept_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = setting.variant("CIFAR-10", "FedPCE", options())
+    sections = {**small.settings["sections"], "model": {"name": "cnn", "width": 4, "norm": "instance"}}
+    rng = numpy_generator(0, "pictures")
+    pictures = rng.integers(256, size=(240, 8, 8, 3), dtype=np.uint8)
+    np.savez(tmp_path / "pictures.npz", x=pictures, y=np.arange(240) % 10)
+    sections["data"] = {**sections["data"], "source": str(tmp_path / "pictures.npz")}
+    few = {**small.settings, "sections": sections, "adapt": {"rounds": 1, "steps": 2}, "few": [2]}
+    task = Task(name="FedPCE", settings=few, seed=0, options=options(tmp_path, deadline=0.0), folder=tmp_path / "task")
+    first = personalised(task)
+    assert first[UNFINISHED] == "round 1 of 2"
+    assert 0 <= first["col_best"] <= 1
+    task = Task(name="FedPCE", settings=few, seed=0, options=options(tmp_path), folder=tmp_path / "task")
+    whole = personalised(task)
+    assert UNFINISHED not in whole
+    assert (whole["rounds"], whole["tuned"], len(whole["few"])) == (2, 32, 1)
+    assert whole["images"] == 2 * 9 * 4 * 16
+    assert json.loads((tmp_path / "task/adapted.json").read_text())["clients"][0]["num_tuned"] == 32
+    monkeypatch.setattr(measuring.Adapter, "adapt_all", None)
+    assert personalised(task) == whole  # nothing is measured again
+
+
+def test_unfinished_numbers_are_measured_again(tmp_path: Path) -> None:
+    calls: list[int] = []
+    variant = Variant(name="a", measure=lambda task: growing(calls), settings={})
+    chosen = Options(out=tmp_path, extra=EXTRA)
+    assert measure([variant], chosen)["a"] == [{"best": 0.1, UNFINISHED: "half"}]
+    assert measure([variant], chosen)["a"] == [{"best": 0.2}]
+    assert measure([variant], chosen)["a"] == [{"best": 0.2}]
+    assert len(calls) == 2
+
+
+def growing(calls: list[int]) -> dict[str, object]:
+    calls.append(1)
+    return {"best": 0.1, UNFINISHED: "half"} if len(calls) == 1 else {"best": 0.2}
