@@ -51,7 +51,16 @@ def options_of(description: str, **extra: Any) -> Options:
     ``--seeds`` are the paper's folds, 0 to 4. ``--minutes M`` stops after so long and keeps what is done; the same
     command goes on with it, or with ``--finish`` takes the training as far as it is.
     """
-    options = read_options(description, rounds=200, quick_rounds=3, adapt_rounds=40, minutes=0.0, finish=False, **extra)
+    options = read_options(
+        description,
+        rounds=200,
+        quick_rounds=3,
+        adapt_rounds=40,
+        precision="float32",
+        minutes=0.0,
+        finish=False,
+        **extra,
+    )
     deadline = time.time() + 60 * options.extra["minutes"] if options.extra["minutes"] else None
     return replace(options, extra={**options.extra, "deadline": deadline})
 
@@ -94,6 +103,7 @@ def variant(
             "rounds": options.rounds,
             "steps": options.pick(50, 4),
             "batch_size": options.pick(64, 16),
+            "precision": options.extra["precision"],
             "augment": AUGMENT,
             "equal_weights": True,
             "evaluate_every": max(1, options.rounds // 20),
@@ -122,7 +132,7 @@ def said(options: Options) -> str:
         return "A small version on the embedded digits: it shows that the script works, not what the method does."
     lengths = f"{options.rounds} aggregations of 50 steps (paper: 1000)"
     tuned = f"{options.extra['adapt_rounds']} x 50 steps of client training (paper: 200 x 50)"
-    folds = f"{len(options.seeds)} of 5 folds"
+    folds = f"{len(options.seeds)} of 5 folds, {options.extra['precision']}"
     return (
         f"{lengths}, {tuned}, {folds}. Collaborative accuracy is that of clients' own models before averaging, "
         "weighted by test images, the best of 20 evaluated rounds, as in the paper; client training's the best of 10."

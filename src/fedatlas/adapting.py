@@ -166,7 +166,8 @@ class Adapter:
     ) -> list[Adapted]:
         """Tune what is personal on each client's training part, and test before and after on its test part.
 
-        Clients do not hear of each other; where the network allows it, their batches pass through it together.
+        Clients do not hear of each other; where the network allows it, their batches pass through it together. All is
+        in float32, as tests are.
 
         Args:
             clients: names or positions; None is all that were held out. One may be there twice.

@@ -213,3 +213,15 @@ def test_a_norm_of_single_numbers_is_refused(norm: nn.Module) -> None:
 def test_what_cannot_be_conditioned_is_refused(make: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()  # type: ignore[operator]
+
+
+def test_scales_and_shifts_are_made_in_full_precision_under_autocast() -> None:
+    """A scale of 1.001 is 1 in bfloat16."""
+    model = build_model("cnn", num_classes=3, input_shape=(3, 8, 8), width=4, norm="instance", seed=0)
+    conditioned = ConditionedClassifier(model, embedding=4, hidden=8)
+    plain = torch.cat([value for pair in conditioned.affine() for value in pair])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(plain, torch.cat([value for pair in conditioned.affine() for value in pair]))
+        _, logits = conditioned(torch.rand(2, 3, 8, 8))
+    gradients = torch.autograd.grad(logits.float().logsumexp(1).sum(), list(conditioned.parameters()))
+    assert all(gradient.isfinite().all() for gradient in gradients)

@@ -133,7 +133,10 @@ class ConditionedClassifier(nn.Module):
 
     def affine(self) -> list[tuple[Tensor, Tensor]]:
         """Return the scale and the shift of each norm, in the model's order, as the embedding has them now."""
-        made = self.generators(self.embedding.vector)
+        vector = self.embedding.vector
+        # In full precision always: near 1, where scales lie, bfloat16 has two digits.
+        with torch.autocast(vector.device.type, enabled=False):
+            made = self.generators(vector)
         return [(s.view(shape), b.view(shape)) for (s, b), shape in zip(made, self._shapes, strict=True)]
 
     @torch.no_grad()
