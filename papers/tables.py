@@ -23,12 +23,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from fedatlas.config import Config
+from fedatlas.data import Federation
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.progress import make_progress
 from fedatlas.runs import Run
@@ -173,13 +175,23 @@ def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Num
 
 def trained(task: Task) -> Numbers:
     """Train what ``settings`` says, as sections of a config, and return the figures of the run."""
-    config = Config.load(None, (), **{**task.settings, "seed": task.seed})
-    if task.options.data_folder is not None:
-        config = Config.load(None, (), **{**config.values, "data": {"folder": task.options.data_folder}})
+    return figures(train_sections(task, task.settings))
+
+
+def train_sections(
+    task: Task, sections: Mapping[str, Any], change: Callable[[Federation], Federation] | None = None
+) -> Run:
+    """Train what sections of a config say, in the task's folder and with its seed; resume if it was interrupted.
+
+    ``change`` turns the federation of the config into another one.
+    """
+    place = {} if task.options.data_folder is None else {"folder": task.options.data_folder}
+    config = Config.load(None, (), **{**sections, "data": {**sections.get("data", {}), **place}, "seed": task.seed})
     model, options = config.model()
     algorithm = config.algorithm()
-    run = train_run(
-        config.federation(),
+    federation = _federation(json.dumps({key: config.values[key] for key in ("data", "seed", "seeds")}))
+    return train_run(
+        federation if change is None else change(federation),
         algorithm,
         model=model,
         model_options=options,
@@ -194,12 +206,18 @@ def trained(task: Task) -> Numbers:
         progress=make_progress(None if task.options.jobs == 1 else False, algorithm.name, config.plan().rounds),
         config=config.to_toml(),
     )
-    return figures(run)
+
+
+@lru_cache(maxsize=2)
+def _federation(words: str) -> Federation:
+    """Return a federation, kept for the next variant of this process: reading the images may take longer than a run."""
+    return Config.load(None, (), **json.loads(words)).federation()
 
 
 def figures(run: Run) -> Numbers:
     """Return what tables show of a run: accuracies as shares, and what it cost."""
-    last = [entry["evaluation"] for entry in run.evaluations[-5:]]
+    tested = [entry["evaluation"] for entry in run.evaluations]
+    last = tested[-5:]
     sizes = {client["name"]: client["num_train"] for client in run.resolved["federation"]["clients"]}
     names = list(sizes)
     epochs = run.resolved["training"]["epochs"]
@@ -209,6 +227,7 @@ def figures(run: Run) -> Numbers:
         "best_round": run.best["round"],
         "last": run.last["accuracy"],
         "last_five": mean(entry["accuracy"] for entry in last),
+        "last_ten": mean(entry["accuracy"] for entry in tested[-10:]),
         **{key: mean(entry[key] for entry in last) for key in keys if last[0].get(key) is not None},
         "rounds": len(run.rounds),
         "seconds": run.seconds,

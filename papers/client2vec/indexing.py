@@ -1,0 +1,157 @@
+"""The atlases of Client2Vec's experiments: made once, kept, and measured for what they tell of the clients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.atlas import Atlas, IndexSettings, class_prototypes, feature_average, label_histogram, make_encoder
+from fedatlas.atlas.cache import read_tensors, write_tensors
+from fedatlas.atlas.embeddings import Embeddings
+from fedatlas.atlas.index import index_clients, sample_indices, train_index_network
+from fedatlas.config import Config
+from fedatlas.data import Federation
+from fedatlas.seeds import numpy_generator
+from papers.client2vec.quality import quality, sample_quality
+from papers.client2vec.settings import SAMPLES, sections
+from papers.tables import Numbers, Options, Task, Variant, measure
+
+FILE = "atlas.safetensors"
+Spec = Mapping[str, Any]
+
+
+def index_spec(data: str, strategy: str, options: Options, **changes: Any) -> Spec:
+    """Return what one of the paper's indices depends on; ``changes`` are epochs, or fields of ``IndexSettings``."""
+    epochs = options.pick(changes.pop("epochs", options.extra["index_epochs"]), 3)
+    small = {"feed_forward": 64, "upload": 32, "local_epochs": 2} if options.quick else {}
+    own = {**small, **changes}
+    return {**source_spec(data, "client2vec", options), "strategy": strategy, "epochs": epochs, "settings": own}
+
+
+def source_spec(data: str, source: str, options: Options) -> Spec:
+    """Return what a plain atlas depends on."""
+    chosen = sections(data, options)["data"]
+    return {"setting": data, "data": chosen, "source": source, "encoder": encoder_name(options), "samples": SAMPLES}
+
+
+def encoder_name(options: Options) -> str:
+    """Return the encoder's name: with ``--quick`` the one that needs nothing."""
+    return str(options.pick(options.extra["encoder"], "builtin"))
+
+
+def atlas_variant(name: str, spec: Spec) -> Variant:
+    """Return the making of an atlas as a variant, so that it is made once and its figures are kept."""
+    return Variant(name=name, measure=made_atlas, settings=spec)
+
+
+def atlas_file(spec: Spec, options: Options) -> Path:
+    """Return where the atlas of a spec lies once it was made."""
+    return options.out / "runs" / f"{atlas_variant('', spec).key}-0" / FILE
+
+
+def make_atlases(specs: Mapping[str, Spec], options: Options) -> dict[str, list[Numbers]]:
+    """Make the atlases that are not there yet; return what is known of each."""
+    variants = [atlas_variant(f"atlas of {name}", spec) for name, spec in specs.items()]
+    found = measure(variants, replace(options, seeds=(0,), only=None))
+    return {name: found[f"atlas of {name}"] for name in specs}
+
+
+def made_atlas(task: Task) -> Numbers:
+    """Make an atlas, save it in the task's folder, and return its cost and quality."""
+    spec, options = task.settings, task.options
+    whole = whole_federation(spec["data"], options)
+    federation = limited(whole, spec["samples"])
+    begun = time.perf_counter()
+    embeddings = None if spec["source"] == "label-histogram" else embed(spec, federation, options)
+    encoded = time.perf_counter() - begun
+    begun = time.perf_counter()
+    extra: Numbers = {}
+    if spec["source"] == "client2vec":
+        assert embeddings is not None
+        settings = IndexSettings(**spec["settings"])
+        network = train_index_network(
+            federation,
+            embeddings,
+            strategy=spec["strategy"],
+            epochs=spec["epochs"],
+            seed=task.seed,
+            settings=settings,
+            device=options.device,
+            workers=options.workers,
+        )
+        atlas = index_clients(network, federation, embeddings)
+        made = time.perf_counter() - begun
+        rows = torch.cat([client.train for client in federation])
+        known = sample_indices(network, embeddings.examples[rows])
+        extra = {"last_loss": network.provenance["last_loss"]}
+        extra |= sample_quality(known, embeddings.examples[rows], federation.data.labels[rows])
+    else:
+        atlas = plain_atlas(spec["source"], federation, embeddings)
+        made = time.perf_counter() - begun
+    # The vector is the mean over the encoded examples; how much a client counts is another matter.
+    atlas = replace(atlas, sizes=torch.tensor([len(client.train) for client in whole]))
+    task.folder.mkdir(parents=True, exist_ok=True)
+    atlas.save(task.folder / FILE)
+    return {"encode_seconds": encoded, "seconds": made, **quality(atlas, whole), **extra}
+
+
+def plain_atlas(source: str, federation: Federation, embeddings: Embeddings | None) -> Atlas:
+    """Return an atlas that needs no network."""
+    if embeddings is None:
+        return label_histogram(federation)
+    make = {"feature-average": feature_average, "class-prototypes": class_prototypes}
+    return make[source](federation, embeddings)
+
+
+def whole_federation(data: Mapping[str, Any], options: Options) -> Federation:
+    """Return the federation of an atlas, with all examples."""
+    place = {} if options.data_folder is None else {"folder": options.data_folder}
+    return Config.load(None, (), data={**data, **place}, seed=0).federation()
+
+
+def limited(federation: Federation, count: int) -> Federation:
+    """Return a federation whose clients have at most ``count`` training examples, drawn the same each time."""
+    clients = []
+    for client in federation:
+        train = client.train
+        if len(train) > count:
+            drawn = numpy_generator(0, "papers", "encoded", client.name).choice(len(train), count, replace=False)
+            train = train[torch.from_numpy(np.sort(drawn))]
+        clients.append(replace(client, train=train))
+    return replace(federation, clients=tuple(clients))
+
+
+def embed(spec: Spec, federation: Federation, options: Options) -> Embeddings:
+    """Return the vectors of a limited federation: from the folder of embeddings if they lie there, else anew."""
+    file = Path(options.extra["embeddings"]) / f"{spec['setting']}-{spec['encoder']}-{spec['samples']}.safetensors"
+    rows = torch.cat([client.train for client in federation]).unique()
+    if file.exists() and not options.quick:
+        found = read_embeddings(file, len(federation.data))
+        if bool(found.examples[rows].any(1).all()):
+            return found
+    encoder = make_encoder(spec["encoder"], **({} if options.quick else {"device": options.device}))
+    made = encoder.encode(federation, progress=None)
+    if not options.quick:
+        write_embeddings(file, made, rows)
+    return made
+
+
+def write_embeddings(file: Path, embeddings: Embeddings, rows: Tensor) -> None:
+    """Write the vectors of some examples in half precision: a file small enough to be carried about."""
+    kept = {"rows": rows, "examples": embeddings.examples[rows].half(), "classes": embeddings.classes}
+    write_tensors(file, kept, {"encoder": embeddings.encoder})
+
+
+def read_embeddings(file: Path, num_examples: int) -> Embeddings:
+    """Return what ``write_embeddings`` wrote, with zeros for the other examples."""
+    tensors, words = read_tensors(file)
+    examples = torch.zeros(num_examples, tensors["examples"].shape[1])
+    examples[tensors["rows"]] = tensors["examples"].float()
+    return Embeddings(encoder=words["encoder"], examples=examples, classes=tensors["classes"])

@@ -1,0 +1,130 @@
+"""Trainings with and without an atlas, as variants that are trained once whatever table shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fedatlas.atlas import Atlas
+from fedatlas.data import Federation
+from papers.client2vec.indexing import Spec, atlas_file, index_spec, make_atlases, whole_federation
+from papers.client2vec.settings import BASES, WEIGHTS, Sections, sections
+from papers.tables import Numbers, Options, Task, Variant, figures, measure, train_sections
+
+USES = {"i": "sample", "ii": "aggregate", "iii": "train"}
+"""The paper's three case studies."""
+
+
+def training(
+    name: str,
+    options: Options,
+    *,
+    data: str = "cifar10",
+    base: str = "FedAvg",
+    atlas: Spec | None = None,
+    cases: str = "",
+    uses: Mapping[str, Any] | None = None,
+    changes: Sections | None = None,
+    unscaled: bool = False,
+    label_free: bool = False,
+) -> Variant:
+    """Return a training of a base algorithm, with the use of an atlas if ``cases`` (such as ``i+ii``) names any.
+
+    Args:
+        name: the variant's name.
+        options: what the command line said.
+        data: one of the settings' names.
+        base: one of the paper's base algorithms.
+        atlas: what the atlas depends on.
+        cases: the uses of the atlas.
+        uses: options of ``client2vec``.
+        changes: sections of the config that differ from the setting's.
+        unscaled: feed pixels of 0 to 255 where 0 to 1 are meant, as FL-bench did when the paper was written.
+        label_free: take out of the vectors what a linear function of the clients' label shares explains.
+    """
+    chosen = sections(data, options)
+    for title, change in (changes or {}).items():
+        plain = title == "model" or not isinstance(change, Mapping)
+        chosen = {**chosen, title: change if plain else {**chosen.get(title, {}), **change}}
+    settings: Sections = {**chosen, "algorithm": BASES[base]}
+    if cases:
+        assert atlas is not None, f"{name}: which atlas?"
+        settings["index"] = atlas
+        settings["use"] = [USES[case] for case in cases.split("+")]
+        settings["uses"] = dict(uses or {})
+    if unscaled:
+        settings["unscaled"] = True
+    if label_free:
+        settings["label_free"] = True
+    return Variant(name=name, measure=indexed, settings=settings)
+
+
+def with_index(
+    name: str, options: Options, *, strategy: str, cases: str, index: Mapping[str, Any] | None = None, **others: Any
+) -> Variant:
+    """Return a training with Client2Vec's index, at the paper's weights for its strategy."""
+    spec = index_spec(others.get("data", "cifar10"), strategy, options, **(index or {}))
+    weight = WEIGHTS[strategy]
+    uses = {"lambda_o": weight, "lambda_d": weight, **others.pop("uses", {})} if "iii" in cases.split("+") else {}
+    return training(name, options, atlas=spec, cases=cases, uses=uses or others.pop("uses", None), **others)
+
+
+def measure_all(variants: Sequence[Variant], options: Options) -> dict[str, list[Numbers]]:
+    """Make the atlases that the variants use, then train the variants."""
+    wanted: dict[str, Spec] = {}
+    for variant in variants:
+        if "index" in variant.settings:
+            spec = variant.settings["index"]
+            wanted.setdefault(spec_name(spec), spec)
+    make_atlases(wanted, options)
+    return measure(variants, options)
+
+
+def spec_name(spec: Spec) -> str:
+    """Return a short name for an atlas that no other of these experiments has."""
+    words = [spec["setting"], spec["source"], spec.get("strategy"), spec.get("epochs"), spec["encoder"]]
+    own = [f"{key}={value}" for key, value in spec.get("settings", {}).items()]
+    return " ".join(str(word) for word in [*words, *own] if word is not None)
+
+
+def indexed(task: Task) -> Numbers:
+    """Train a variant and return its figures."""
+    settings = dict(task.settings)
+    spec, use = settings.pop("index", None), settings.pop("use", [])
+    uses, unscaled = settings.pop("uses", {}), settings.pop("unscaled", False)
+    label_free = settings.pop("label_free", False)
+    change = without_scale if unscaled else None
+    if spec is not None:
+        file = atlas_file(spec, task.options)
+        if label_free:
+            free = file.with_name("label-free.safetensors")
+            without_labels(Atlas.load(file), spec, task.options).save(free)
+            file = free
+        settings["atlas"] = {"file": str(file), "use": use, **uses}
+    return figures(train_sections(task, settings, change))
+
+
+def without_scale(federation: Federation) -> Federation:
+    """Return a federation whose images are normalised as if pixels of 0 to 255 were in [0, 1]."""
+    data = federation.data
+    mean, std = ([value / 255 for value in values] for values in (data.mean, data.std))
+    return replace(federation, data=replace(data, mean=tuple(mean), std=tuple(std)))
+
+
+def without_labels(atlas: Atlas, spec: Spec, options: Options) -> Atlas:
+    """Return an atlas whose feature half has no part that is linear in the clients' label shares."""
+    federation = whole_federation(spec["data"], options)
+    counts = torch.stack([federation.label_counts(i) for i in range(len(federation))]).double()
+    shares = counts / counts.sum(1, keepdim=True)
+    rows = atlas.halves["feature"].double()
+    explained = shares @ torch.linalg.lstsq(shares, rows).solution
+    # The mean says nothing of labels: what is left are the clients' differences around it.
+    left = rows - explained + rows.mean(0)
+    return replace(
+        atlas,
+        halves={**atlas.halves, "feature": left.float()},
+        provenance={**atlas.provenance, "label_free": True},
+    )

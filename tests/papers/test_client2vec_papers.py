@@ -1,0 +1,129 @@
+"""What Client2Vec's scripts are made of: encoded files, qualities of an atlas, variants."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedatlas
+from fedatlas.atlas import Atlas, label_histogram
+from fedatlas.atlas.embeddings import Embeddings
+from fedatlas.config import Config
+from fedatlas.data import Federation
+from papers.client2vec import effect
+from papers.client2vec.indexing import atlas_file, index_spec, limited, read_embeddings, write_embeddings
+from papers.client2vec.quality import quality, sample_quality
+from papers.client2vec.settings import SETTINGS, sections
+from papers.client2vec.variants import measure_all, training, with_index, without_labels, without_scale
+from papers.tables import Options
+
+EXTRA = {"encoder": "conse", "embeddings": "", "index_epochs": 100, "length": "short", "model": "resnet18"}
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return fedatlas.federate(fedatlas.load_dataset("digits"), fedatlas.ByDomain(clients_per_domain=2))
+
+
+def test_settings_are_configs() -> None:
+    options = Options(extra=EXTRA)
+    for name in SETTINGS:
+        config = Config.load(None, (), **sections(name, options))
+        assert config.plan().rounds == 100
+        assert config.work().epochs == 5
+        assert config.seeds().partition == 0
+    assert sections("cifar10", replace(options, quick=True))["data"]["source"] == "digits"
+
+
+def test_a_limited_federation_keeps_some_of_each_clients_examples(federation: Federation) -> None:
+    small = limited(federation, 7)
+    assert [len(client.train) for client in small] == [7] * len(federation)
+    for before, after in zip(federation, small, strict=True):
+        assert set(after.train.tolist()) <= set(before.train.tolist())
+        assert torch.equal(after.test, before.test)
+    assert torch.equal(small.clients[0].train, limited(federation, 7).clients[0].train)
+
+
+def test_embeddings_of_some_examples_travel_in_half_precision(tmp_path: Path) -> None:
+    rows = torch.tensor([1, 3])
+    examples = torch.zeros(5, 2)
+    examples[rows] = torch.tensor([[1.5, -2.0], [0.25, 4.0]])
+    file = tmp_path / "some.safetensors"
+    write_embeddings(file, Embeddings(encoder="e", examples=examples, classes=torch.eye(2)), rows)
+    found = read_embeddings(file, 5)
+    assert found.encoder == "e"
+    assert torch.equal(found.examples, examples)
+
+
+def test_quality_finds_domains_and_labels(federation: Federation) -> None:
+    """One direction for each domain: the groups are the domains, cosine 1 inside and 0 between."""
+    known = sorted({str(client.domain) for client in federation})
+    rows = torch.eye(len(known))[[known.index(str(client.domain)) for client in federation]]
+    plain = label_histogram(federation)
+    atlas = replace(plain, halves={"feature": rows, "label": plain.halves["label"]})
+    numbers = quality(atlas, federation)
+    assert numbers["feature_ari"] == 1
+    assert (numbers["feature_same"], numbers["feature_other"]) == (1, 0)
+    assert numbers["label_label_rank"] == pytest.approx(1)
+
+
+def test_label_information_of_samples_is_that_of_held_out_ones() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(400) % 4
+    telling = torch.eye(4)[labels.roll(0)] + 0.1 * torch.randn(400, 4, generator=generator)
+    silent = torch.randn(400, 4, generator=generator)
+    # Neighbours share a label, so that both halves of the examples have all of them.
+    order = torch.argsort(labels, stable=True)
+    numbers = sample_quality(silent[order], telling[order], labels[order])
+    assert numbers["d_label"] == 1
+    assert numbers["u_label"] < 0.4
+    assert numbers["chance"] == 0.25
+
+
+def test_label_free_vectors_do_not_follow_the_labels() -> None:
+    options = Options(quick=True, extra=EXTRA)
+    spec = index_spec("cifar10", "global", options)
+    federation = Config.load(None, (), **sections("cifar10", options)).federation()
+    counts = torch.stack([federation.label_counts(i) for i in range(len(federation))])
+    shares = counts / counts.sum(1, keepdim=True)
+    other = torch.randn(len(federation), 6, generator=torch.Generator().manual_seed(1))
+    rows = torch.cat([shares @ torch.randn(10, 6, generator=torch.Generator().manual_seed(0)), other], 1)
+    atlas = replace(label_histogram(federation), halves={"feature": rows})
+    left = without_labels(atlas, spec, options).halves["feature"]
+    # The first six columns were functions of the labels alone: only their mean is left.
+    assert torch.allclose(left[:, :6], rows[:, :6].mean(0).expand_as(left[:, :6]), atol=1e-4)
+    assert float(left[:, 6:].std()) > 0.3
+
+
+def test_images_without_scale_are_read_as_bytes(federation: Federation) -> None:
+    data = federation.data
+    mean, std = torch.tensor(data.mean), torch.tensor(data.std)
+    changed = without_scale(federation).data
+    pixels = torch.full((len(data.mean),), 51.0)
+    read = (pixels / 255 - torch.tensor(changed.mean)) / torch.tensor(changed.std)
+    assert torch.allclose(read, (pixels - mean) / std, rtol=1e-4)
+
+
+def test_variants_train_with_the_atlas_they_name(tmp_path: Path) -> None:
+    options = Options(quick=True, rounds=1, out=tmp_path, workers=1, extra=EXTRA)
+    changes = {"model": {"name": "mlp", "hidden": [8]}}
+    plain = training("original", options, changes=changes)
+    weak = {"lambda_o": 0.1, "lambda_d": 0.1}
+    both = with_index("all", options, strategy="global", cases="i+ii+iii", changes=changes, uses=weak, label_free=True)
+    results = measure_all([plain, both], options)
+    assert set(results["original"][0]) == set(results["all"][0])
+    atlas = Atlas.load(atlas_file(both.settings["index"], options))
+    assert atlas.provenance["epochs"] == 3
+    assert both.settings["uses"] == weak
+    assert with_index("paper's", options, strategy="global", cases="iii").settings["uses"]["lambda_o"] == 5
+
+
+def test_the_parts_of_the_effect_name_each_variant_once() -> None:
+    options = Options(extra={**EXTRA, "bases": "FedAvg,FedAvgM", "part": "main"})
+    assert len(effect.main_part(options)) == 18
+    for part in (effect.main_part, effect.search_part, effect.pacs_part):
+        names = [variant.name for variant in part(options)]
+        assert len(set(names)) == len(names)
+    keys = {variant.name: variant.key for variant in effect.search_part(options)}
+    assert keys["clean: i+ii+iii"] == {v.name: v.key for v in effect.main_part(options)}["FedAvg, GLOBAL i+ii+iii"]
