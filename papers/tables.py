@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
@@ -218,6 +219,8 @@ def figures(run: Run) -> Numbers:
     """Return what tables show of a run: accuracies as shares, and what it cost."""
     tested = [entry["evaluation"] for entry in run.evaluations]
     last = tested[-5:]
+    spent = accumulate(entry["train"] for entry in run.timings)
+    clock = dict(zip((entry["round"] for entry in run.timings), spent, strict=True))
     sizes = {client["name"]: client["num_train"] for client in run.resolved["federation"]["clients"]}
     names = list(sizes)
     epochs = run.resolved["training"]["epochs"]
@@ -233,6 +236,7 @@ def figures(run: Run) -> Numbers:
         "seconds": run.seconds,
         "images": epochs * sum(sizes[names[client]] for entry in run.rounds for client in entry["cohort"]),
         "curve": [[entry["round"], entry["evaluation"]["accuracy"]] for entry in run.evaluations],
+        "clock": [clock[entry["round"]] for entry in run.evaluations],
     }
 
 

@@ -12,26 +12,41 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.atlas import Atlas, IndexSettings, class_prototypes, feature_average, label_histogram, make_encoder
+from fedatlas.atlas import (
+    Atlas,
+    IndexSettings,
+    class_prototypes,
+    feature_average,
+    head_weights,
+    label_histogram,
+    make_encoder,
+)
 from fedatlas.atlas.cache import read_tensors, write_tensors
 from fedatlas.atlas.embeddings import Embeddings
 from fedatlas.atlas.index import index_clients, sample_indices, train_index_network
+from fedatlas.client import PERSONAL
 from fedatlas.config import Config
 from fedatlas.data import Federation
 from fedatlas.seeds import numpy_generator
+from fedatlas.training import make_model
 from papers.client2vec.quality import quality, sample_quality
 from papers.client2vec.settings import SAMPLES, sections
-from papers.tables import Numbers, Options, Task, Variant, measure
+from papers.tables import Numbers, Options, Task, Variant, measure, train_sections
 
 FILE = "atlas.safetensors"
+PAPER_WIDTH = 2048
+"""Of the feed-forward layers of DSA-IGN."""
 Spec = Mapping[str, Any]
 
 
 def index_spec(data: str, strategy: str, options: Options, **changes: Any) -> Spec:
     """Return what one of the paper's indices depends on; ``changes`` are epochs, or fields of ``IndexSettings``."""
     epochs = options.pick(changes.pop("epochs", options.extra["index_epochs"]), 3)
-    small = {"feed_forward": 64, "upload": 32, "local_epochs": 2} if options.quick else {}
-    own = {**small, **changes}
+    width = options.extra.get("feed_forward", PAPER_WIDTH)
+    own: dict[str, Any] = {} if width == PAPER_WIDTH else {"feed_forward": width}
+    if options.quick:
+        own = {"feed_forward": 64, "upload": 32, "local_epochs": 2}
+    own |= changes
     return {**source_spec(data, "client2vec", options), "strategy": strategy, "epochs": epochs, "settings": own}
 
 
@@ -39,6 +54,14 @@ def source_spec(data: str, source: str, options: Options) -> Spec:
     """Return what a plain atlas depends on."""
     chosen = sections(data, options)["data"]
     return {"setting": data, "data": chosen, "source": source, "encoder": encoder_name(options), "samples": SAMPLES}
+
+
+def head_weights_spec(data: str, options: Options) -> Spec:
+    """Return what the atlas of classifier weights depends on: the setting's model, an epoch on every client."""
+    chosen = sections(data, options)
+    training = {**chosen["training"], "rounds": 1, "epochs": 1, "cohort": None, "evaluate_every": 1}
+    parts = {**chosen, "training": training, "algorithm": {"name": "fedper"}}
+    return {"setting": data, "data": chosen["data"], "source": "head-weights", "encoder": "none", "sections": parts}
 
 
 def encoder_name(options: Options) -> str:
@@ -53,7 +76,12 @@ def atlas_variant(name: str, spec: Spec) -> Variant:
 
 def atlas_file(spec: Spec, options: Options) -> Path:
     """Return where the atlas of a spec lies once it was made."""
-    return options.out / "runs" / f"{atlas_variant('', spec).key}-0" / FILE
+    return atlas_folder(options.out / "runs" / f"{atlas_variant('', spec).key}-0") / FILE
+
+
+def atlas_folder(folder: Path) -> Path:
+    """Return where in or beside a task's folder its atlas lies; the folder itself may hold a run."""
+    return folder.with_name(f"{folder.name}-atlas")
 
 
 def make_atlases(specs: Mapping[str, Spec], options: Options) -> dict[str, list[Numbers]]:
@@ -63,9 +91,18 @@ def make_atlases(specs: Mapping[str, Spec], options: Options) -> dict[str, list[
     return {name: found[f"atlas of {name}"] for name in specs}
 
 
+def index_seconds(spec: Spec, options: Options) -> float | None:
+    """Return how long an index took, None if it was not made."""
+    variant = atlas_variant("index", spec)
+    found = measure([variant], replace(options, seeds=(0,), only="^$"))[variant.name]
+    return float(found[0]["seconds"]) if found else None
+
+
 def made_atlas(task: Task) -> Numbers:
     """Make an atlas, save it in the task's folder, and return its cost and quality."""
     spec, options = task.settings, task.options
+    if spec["source"] == "head-weights":
+        return made_head_weights(task)
     whole = whole_federation(spec["data"], options)
     federation = limited(whole, spec["samples"])
     begun = time.perf_counter()
@@ -97,9 +134,33 @@ def made_atlas(task: Task) -> Numbers:
         made = time.perf_counter() - begun
     # The vector is the mean over the encoded examples; how much a client counts is another matter.
     atlas = replace(atlas, sizes=torch.tensor([len(client.train) for client in whole]))
-    task.folder.mkdir(parents=True, exist_ok=True)
-    atlas.save(task.folder / FILE)
+    save_atlas(atlas, task)
     return {"encode_seconds": encoded, "seconds": made, **quality(atlas, whole), **extra}
+
+
+def made_head_weights(task: Task) -> Numbers:
+    """Let every client train an epoch with a head of its own (Table 2), and keep the heads as an atlas.
+
+    The paper takes them anew after every epoch of the training; an atlas does not change, and holds the first of them.
+    """
+    parts = task.settings["sections"]
+    run = train_sections(task, parts)
+    place = {} if task.options.data_folder is None else {"folder": task.options.data_folder}
+    config = Config.load(None, (), **{**parts, "data": {**parts["data"], **place}, "seed": task.seed})
+    federation, (name, own) = config.federation(), config.model()
+    model = make_model(name, own, federation, config.algorithm(), config.seeds().model)
+    kept = run.checkpoint().clients
+    states = {federation.clients[i].name: memory[PERSONAL] for i, memory in kept.items()}
+    atlas = head_weights(federation, states, model)
+    save_atlas(atlas, task)
+    return {"encode_seconds": 0.0, "seconds": run.seconds, **quality(atlas, federation)}
+
+
+def save_atlas(atlas: Atlas, task: Task) -> None:
+    """Save a task's atlas where ``atlas_file`` says."""
+    folder = atlas_folder(task.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    atlas.save(folder / FILE)
 
 
 def plain_atlas(source: str, federation: Federation, embeddings: Embeddings | None) -> Atlas:

@@ -81,7 +81,7 @@ SETTINGS: dict[str, Sections] = {
         "training": {**_TRAINING, "cohort": 4},
     },
     "shakespeare": {
-        "data": {"source": "shakespeare.csv", "partition": {"name": "natural-id", "min_samples": 40}},
+        "data": {"source": "shakespeare", "partition": {"name": "natural-id", "min_samples": 40}},
         "model": MODELS["lstm"],
         "optimizer": {**_SGD, "lr": 0.8},
         "training": {**_TRAINING, "cohort": 0.1},
@@ -100,9 +100,9 @@ _QUICK: dict[str, Sections] = {
 
 def read(description: str, *, rounds: int = 100, **extra: Any) -> Options:
     """Return the options of one of Client2Vec's scripts."""
-    return read_options(
-        description, rounds=rounds, encoder="conse", embeddings="runs/client2vec/embeddings", index_epochs=500, **extra
-    )
+    index: dict[str, Any] = {"encoder": "conse", "embeddings": "runs/client2vec/embeddings"}
+    index |= {"index_epochs": 500, "feed_forward": 2048}
+    return read_options(description, rounds=rounds, **index, **extra)
 
 
 def sections(name: str, options: Options) -> Sections:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -76,7 +77,7 @@ def measure_all(variants: Sequence[Variant], options: Options) -> dict[str, list
     """Make the atlases that the variants use, then train the variants."""
     wanted: dict[str, Spec] = {}
     for variant in variants:
-        if "index" in variant.settings:
+        if "index" in variant.settings and (options.only is None or re.search(options.only, variant.name)):
             spec = variant.settings["index"]
             wanted.setdefault(spec_name(spec), spec)
     make_atlases(wanted, options)

@@ -1,5 +1,7 @@
 """What Client2Vec's scripts are made of: encoded files, qualities of an atlas, variants."""
 
+import importlib
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from fedatlas.atlas import Atlas, label_histogram
 from fedatlas.atlas.embeddings import Embeddings
 from fedatlas.config import Config
 from fedatlas.data import Federation
-from papers.client2vec import effect
+from papers.client2vec import effect, figure_9, shakespeare
 from papers.client2vec.indexing import atlas_file, index_spec, limited, read_embeddings, write_embeddings
 from papers.client2vec.quality import quality, sample_quality
 from papers.client2vec.settings import SETTINGS, sections
@@ -127,3 +129,33 @@ def test_the_parts_of_the_effect_name_each_variant_once() -> None:
         assert len(set(names)) == len(names)
     keys = {variant.name: variant.key for variant in effect.search_part(options)}
     assert keys["clean: i+ii+iii"] == {v.name: v.key for v in effect.main_part(options)}["FedAvg, GLOBAL i+ii+iii"]
+
+
+TABLES = [f"table_{number}" for number in range(1, 12)]
+
+
+@pytest.mark.parametrize("script", [*TABLES, "figure_4", "figure_5", "effect"])
+def test_every_table_is_there_before_it_is_trained(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is trained (no variant has an empty name), so all our cells are empty and the paper's are shown."""
+    monkeypatch.setattr(sys, "argv", [script, "--quick", "--only", "^$", "--out", str(tmp_path)])
+    importlib.import_module(f"papers.client2vec.{script}").main()
+    printed = capsys.readouterr().out
+    assert "| – (" in printed
+    assert list(tmp_path.glob("*.md"))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_pictures_of_atlases_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["figure_9", "--quick", "--settings", "pacs", "--out", str(tmp_path)])
+    figure_9.main()
+    assert len(list(tmp_path.glob("*.png"))) == 2
+    assert "| GLOBAL |" in (tmp_path / "figure-9-pacs.md").read_text()
+
+
+def test_speeches_are_those_of_roles_that_speak_twice() -> None:
+    text = """THE TRAGEDY\n\nACT I.\n\nSCENE I. A hall.\n\n[Enter FIRST LORD.]\n\nFIRST LORD.
+Who's there?\nNay, answer me.\n\nFran.\nLong live the King! [Bows.]\n\nFirst Lord.\nHe.\n
+End of the Project Gutenberg text\n\nSMALL PRINT.\nNo speech.\n"""
+    assert shakespeare.speeches(text) == [("FIRST LORD", "Who's there? Nay, answer me."), ("FIRST LORD", "He.")]

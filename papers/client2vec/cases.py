@@ -1,0 +1,55 @@
+"""What the tables share: a case of the paper by its title, and tables of bases by cases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from papers.client2vec.settings import QUICK, STRATEGIES
+from papers.client2vec.variants import measure_all, training, with_index
+from papers.tables import Cell, Options, Table, Variant, write_table
+
+ORIGINAL = "original"
+
+
+def case(options: Options, title: str, *, data: str = "cifar10", base: str = "FedAvg", **others: Any) -> Variant:
+    """Return a case by the title that the paper's tables give it: ``original`` or such as ``GLOBAL i+ii``.
+
+    ``others`` are ``with_index``'s; what belongs to the index is left out for the original.
+    """
+    label = others.pop("label", title)
+    name = f"{data}, {base}: {label}"
+    if title == ORIGINAL:
+        own = {key: value for key, value in others.items() if key in ("changes", "unscaled")}
+        return training(name, options, data=data, base=base, **own)
+    strategy, cases = title.split(" ")
+    return with_index(name, options, strategy=STRATEGIES[strategy], cases=cases, data=data, base=base, **others)
+
+
+def show(
+    title: str,
+    setting: str,
+    columns: Sequence[str],
+    rows: Mapping[str, Sequence[tuple[Variant | None, float | None]]],
+    options: Options,
+) -> None:
+    """Train the variants of a table's cells and print it: a row is a variant and the paper's number for each column."""
+    variants = [variant for cells in rows.values() for variant, _ in cells if variant is not None]
+    results = measure_all(variants, options)
+    table = Table(
+        title=title,
+        setting=QUICK if options.quick else setting,
+        columns=tuple(columns),
+        rows={
+            row: [Cell(None if variant is None else variant.name, paper=number) for variant, number in cells]
+            for row, cells in rows.items()
+        },
+    )
+    write_table(table, results, options)
+
+
+def chosen(rows: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    """Return the rows of the base algorithms that ``--bases`` names, with ``--quick`` only the first."""
+    wanted = options.extra["bases"].split(",") if options.extra.get("bases") else list(rows)
+    kept = {base: row for base, row in rows.items() if base in wanted}
+    return dict(list(kept.items())[:1]) if options.quick else kept

@@ -1,0 +1,28 @@
+"""Figure 9: the mean cosine of beta^f between every two domains (GLOBAL)."""
+
+import numpy as np
+
+from fedatlas.atlas.pictures import domain_picture, domain_similarity, save_picture
+from papers.client2vec.figures import draw_atlases, slug
+from papers.client2vec.indexing import index_spec
+from papers.client2vec.settings import read
+
+CLAIM = "The paper, on DomainNet: Real is near Clipart, Painting and Sketch, and far from Infograph and Quickdraw."
+
+
+def main() -> None:
+    """Draw and print the table of domains."""
+    options = read("Figure 9: how alike domains are", settings="pacs,digit_five")
+    for setting in options.extra["settings"].split(","):
+        title = f"Figure 9, {setting}"
+        for atlas in draw_atlases(title, CLAIM, {"GLOBAL": index_spec(setting, "global", options)}, options).values():
+            save_picture(domain_picture(atlas, "feature"), options.out / f"{slug(title)}-domains.png")
+            found = domain_similarity(atlas, "feature")
+            print(f"| | {' | '.join(found.domains)} |\n{'|---' * (len(found.domains) + 1)}|")
+            for domain, row in zip(found.domains, np.round(found.cosines, 2), strict=True):
+                print(f"| {domain} | {' | '.join(f'{value:.2f}' for value in row)} |")
+            print()
+
+
+if __name__ == "__main__":
+    main()
