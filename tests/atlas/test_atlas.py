@@ -261,3 +261,25 @@ def test_an_atlas_travels_to_worker_processes() -> None:
     atlas = three()
     atlas.similarity()
     torch.testing.assert_close(pickle.loads(pickle.dumps(atlas)).similarity(), atlas.similarity())
+
+
+def test_similarity_to_many_is_the_product_of_similarity_whatever_was_asked_before() -> None:
+    atlas = blocks()
+    members, weights = torch.tensor([3, 0, 7]), torch.tensor([1.0, 2.0, 5.0])
+    for half in ("feature", None, "label", "feature"):
+        expected = (weights / 8) @ atlas.similarity(half)[members]
+        torch.testing.assert_close(atlas.similarity_to(members, weights, half), expected)
+        assert torch.equal(atlas.similarity_to(members, weights, half), atlas.similarity_to(members, weights, half))
+
+
+def test_an_atlas_travels_without_what_it_keeps_for_speed() -> None:
+    atlas = blocks()
+    before = len(pickle.dumps(atlas))
+    expected = atlas.similarity_to(torch.tensor([1]))
+    assert len(pickle.dumps(atlas)) == before
+    assert torch.equal(pickle.loads(pickle.dumps(atlas)).similarity_to(torch.tensor([1])), expected)
+
+
+def test_some_unit_rows_are_those_of_all() -> None:
+    atlas = three()
+    assert torch.equal(atlas.unit("feature", torch.tensor([2, 0])), atlas.unit("feature")[[2, 0]])

@@ -81,7 +81,7 @@ class SimilarToLast(Sampler):
         if np.count_nonzero(free) < count:
             # Only after cohorts of other sizes: the window shrinks until the m that waited longest are free.
             free = last <= np.partition(last, count - 1)[count - 1]
-        return np.where(free, similarity.double().numpy() / self.tau, -np.inf)
+        return np.where(free, similarity.numpy().astype(np.float64) / self.tau, -np.inf)
 
 
 @dataclass(frozen=True, kw_only=True)

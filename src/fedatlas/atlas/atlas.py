@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -65,10 +65,11 @@ class Atlas:
         chosen = [self.halves[own] for own in self._chosen(name)]
         return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=1)
 
-    def unit(self, name: str) -> Tensor:
-        """Return the rows of a half at length 1; a row of zeros stays zero."""
+    def unit(self, name: str, members: Tensor | None = None) -> Tensor:
+        """Return the rows of a half at length 1, of all clients or of some; a row of zeros stays zero."""
         (own,) = self._chosen(name)
-        return self.halves[own] * self._inverse_norms[own][:, None]
+        rows, scales = self.halves[own], self._inverse_norms[own]
+        return rows * scales[:, None] if members is None else rows[members] * scales[members, None]
 
     def similarity(self, half: str | None = None) -> Tensor:
         """Return (clients, clients): the cosine of every two clients, averaged over the halves or of one half."""
@@ -97,14 +98,9 @@ class Atlas:
                 "weights must be one number for each member, none negative and not all zero; "
                 f"got {share.tolist()} for {len(members)} members."
             )
-        chosen = self._chosen(half)
-        share = share / (share.sum() * len(chosen))
-        total = torch.zeros(len(self))
-        for own in chosen:
-            # The members' unit rows are summed first: O(clients x width), and no copy of all rows.
-            scales = self._inverse_norms[own]
-            total.addcmul_(self.halves[own] @ ((share * scales[members]) @ self.halves[own][members]), scales)
-        return total.clamp_(-1, 1)
+        # The members' unit rows are summed first, so that one product with all rows is left.
+        rows = torch.cat([self.unit(own, members) for own in self._chosen(half)], dim=1)
+        return ((share / share.sum()) @ rows @ self._columns(half)).clamp_(-1, 1)
 
     def neighbours(self, client: str, count: int = 5, half: str | None = None) -> list[tuple[str, float]]:
         """Return the most similar clients with their similarity, the nearest first."""
@@ -218,8 +214,26 @@ class Atlas:
             raise unknown_name("half of the atlas", half, self.halves)
         return list(self.halves) if half is None else [half]
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What is kept for speed is made again where the atlas arrives.
+        return {own.name: self.__dict__[own.name] for own in fields(self)}
+
+    def _columns(self, half: str | None) -> Tensor:
+        """Return (width, clients): the unit rows, divided by the number of halves, as columns.
+
+        A product with few columns on the left reads this once and in order, which takes 100,000 clients about half the
+        time of a product with their rows.
+        """
+        if half not in self._kept_columns:
+            self._kept_columns[half] = (self._points(half) / len(self._chosen(half))).T.contiguous()
+        return self._kept_columns[half]
+
     def _points(self, half: str | None) -> Tensor:
         return torch.cat([self.unit(own) for own in self._chosen(half)], dim=1)
+
+    @cached_property
+    def _kept_columns(self) -> dict[str | None, Tensor]:
+        return {}
 
     @cached_property
     def _positions(self) -> dict[str, int]:
