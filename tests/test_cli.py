@@ -70,6 +70,8 @@ def test_list_names_everything_with_a_line() -> None:
 def test_list_tells_what_leaves_a_client() -> None:
     result = invoke("list", "--disclosures")
     assert re.search(r"^fedavg +nothing beyond the change of the model", result.output, re.M)
+    assert re.search(r"^map client2vec global +up to 128 of its examples", result.output, re.M)
+    assert re.search(r"^map client2vec federated +the change of the index network", result.output, re.M)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +138,7 @@ def test_an_atlas_is_mapped_and_used(arrays: Path, tmp_path: Path) -> None:
     atlas = tmp_path / "labels.safetensors"
     result = invoke("map", "--data", arrays, "--source", "label-histogram", "--to", atlas)
     assert result.exit_code == 0, result.output
+    assert "what left each client: the client's vector: the share of each class" in result.output
     assert (tmp_path / "labels-map.png").exists()
     assert (tmp_path / "labels-similarity.png").exists()
     settings = ["--data", arrays, *SMALL, "--atlas", atlas, "--use", "sample,aggregate", "--set", "training.cohort=2"]

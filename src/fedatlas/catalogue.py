@@ -4,7 +4,8 @@ import inspect
 from collections.abc import Callable
 
 from fedatlas.algorithms import ALGORITHMS, build_algorithm
-from fedatlas.atlas import ENCODERS, SOURCES
+from fedatlas.atlas import ENCODERS, SOURCES, atlas_disclosures
+from fedatlas.atlas.index import STRATEGIES
 from fedatlas.data import DATASETS, PARTITIONS
 from fedatlas.models import HUB_PREFIX, MODELS
 from fedatlas.optimizers import OPTIMIZERS
@@ -29,6 +30,12 @@ CATALOGUES: dict[str, Callable[[], dict[str, str]]] = {
 
 
 def disclosures_by_algorithm() -> dict[str, str]:
-    """Return what leaves a client beyond its number of examples and the model's change."""
+    """Return what leaves a client beyond its number of examples and the model's change; and for an atlas of clients."""
     lines = {name: build_algorithm(name).disclosures() for name in ALGORITHMS}
+    for source in SOURCES:
+        strategies = STRATEGIES if source == "client2vec" else ("",)
+        lines |= {
+            f"map {source} {strategy}".rstrip(): atlas_disclosures(source, strategy or "global")
+            for strategy in strategies
+        }
     return {name: "; ".join(said) if said else "nothing beyond the change of the model" for name, said in lines.items()}

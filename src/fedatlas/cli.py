@@ -171,7 +171,7 @@ def map_(
     to: Annotated[Path, typer.Option("--to", help="The file; pictures go beside it.")] = Path("atlas.safetensors"),
 ) -> None:
     """Give every client a vector, save the atlas and draw it."""
-    from fedatlas.atlas.making import make_atlas
+    from fedatlas.atlas.making import atlas_disclosures, make_atlas
     from fedatlas.atlas.pictures import map_picture, save_picture, similarity_picture
     from fedatlas.config import Config
 
@@ -195,7 +195,8 @@ def map_(
             "nearest clients",
             {name: ", ".join(f"{o} {cosine:.2f}" for o, cosine in found) for name, found in near.items()},
         )
-        output.print(f"atlas: {to}", highlight=False, soft_wrap=True)
+        left = "; ".join(atlas_disclosures(source, strategy))
+        output.print(f"what left each client: {left}\natlas: {to}", highlight=False, soft_wrap=True)
 
 
 @app.command(name="list")

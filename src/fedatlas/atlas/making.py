@@ -6,7 +6,7 @@ from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.dsa_ign import IndexSettings
 from fedatlas.atlas.embeddings import Embeddings
 from fedatlas.atlas.encoders import make_encoder
-from fedatlas.atlas.index import client2vec_index
+from fedatlas.atlas.index import STRATEGIES, client2vec_index
 from fedatlas.atlas.plain_sources import class_prototypes, feature_average, label_histogram
 from fedatlas.data.federation import Federation
 from fedatlas.errors import unknown_name
@@ -17,6 +17,34 @@ SOURCES = {
     "feature-average": "the mean embedding of a client's examples",
     "label-histogram": "the share of each class; needs no encoder",
 }
+
+_DISCLOSED: dict[str, tuple[str, ...]] = {
+    "client2vec": ("the client's vector: the means of its examples' feature indices and of its labels' vectors",),
+    "class-prototypes": ("the client's vector: the mean embedding of its examples of each class",),
+    "feature-average": ("the client's vector: the mean embedding of its examples",),
+    "label-histogram": ("the client's vector: the share of each class among its examples",),
+}
+
+
+def atlas_disclosures(
+    source: str = "client2vec", strategy: str = "global", settings: IndexSettings | None = None
+) -> list[str]:
+    """Return what leaves a client while an atlas is made, before any training.
+
+    >>> atlas_disclosures("label-histogram")
+    ["the client's vector: the share of each class among its examples"]
+    """
+    if source not in SOURCES:
+        raise unknown_name("source of an atlas", source, SOURCES)
+    said = list(_DISCLOSED[source])
+    if source == "client2vec":
+        if strategy not in STRATEGIES:
+            raise unknown_name("strategy", strategy, STRATEGIES)
+        upload = (settings or IndexSettings()).upload
+        pairs = f"up to {upload} of its examples, each as the pair of the example's embedding and its label"
+        change = "the change of the index network, in each round that the client takes part in"
+        said.insert(0, pairs if strategy == "global" else change)
+    return said
 
 
 def make_atlas(
