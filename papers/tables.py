@@ -28,12 +28,12 @@ from itertools import accumulate
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, Self
 
 from fedatlas.config import Config
 from fedatlas.data import Federation
 from fedatlas.errors import TrainingError, UsageError
-from fedatlas.progress import make_progress
+from fedatlas.progress import Progress, make_progress
 from fedatlas.runs import Run
 from fedatlas.training import train_run
 
@@ -64,7 +64,7 @@ class Options:
     only: str | None = None
     """A regular expression: only variants whose name it matches are run; the others are shown if they were before."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """What the script's own options said."""
+    """What the script's own options said; ``deadline``, if there, is the time after which no training goes on."""
 
     def pick(self, full: Any, quick: Any) -> Any:
         """Return the second of two values with ``--quick``, else the first."""
@@ -108,6 +108,8 @@ class Cell:
     """None where there is nothing to measure."""
     paper: float | None = None
     key: str = "best"
+    scale: float | None = None
+    """In place of the table's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +178,7 @@ def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Num
 
 def trained(task: Task) -> Numbers:
     """Train what ``settings`` says, as sections of a config, and return the figures of the run."""
-    return figures(train_sections(task, task.settings))
+    return run_figures(train_sections(task, task.settings))
 
 
 def train_sections(
@@ -184,29 +186,75 @@ def train_sections(
 ) -> Run:
     """Train what sections of a config say, in the task's folder and with its seed; resume if it was interrupted.
 
-    ``change`` turns the federation of the config into another one.
+    ``change`` turns the federation of the config into another one. When the deadline passes, the run ends early.
     """
     place = {} if task.options.data_folder is None else {"folder": task.options.data_folder}
     config = Config.load(None, (), **{**sections, "data": {**sections.get("data", {}), **place}, "seed": task.seed})
     model, options = config.model()
     algorithm = config.algorithm()
     federation = _federation(json.dumps({key: config.values[key] for key in ("data", "seed", "seeds")}))
-    return train_run(
-        federation if change is None else change(federation),
-        algorithm,
-        model=model,
-        model_options=options,
-        work=config.work(),
-        plan=config.plan(),
-        seeds=config.seeds(),
-        device=task.options.device,
-        workers=task.options.workers,
-        folder=task.folder,
-        resume=(task.folder / "resolved.json").exists(),
-        overwrite=False,
-        progress=make_progress(None if task.options.jobs == 1 else False, algorithm.name, config.plan().rounds),
-        config=config.to_toml(),
-    )
+    rounds = config.plan().rounds
+    bar = make_progress(None if task.options.jobs == 1 else False, algorithm.name, rounds)
+    try:
+        return train_run(
+            federation if change is None else change(federation),
+            algorithm,
+            model=model,
+            model_options=options,
+            work=config.work(),
+            plan=config.plan(),
+            seeds=config.seeds(),
+            device=task.options.device,
+            workers=task.options.workers,
+            folder=task.folder,
+            resume=(task.folder / "resolved.json").exists(),
+            overwrite=False,
+            progress=_InTime(bar, rounds, task.options),
+            config=config.to_toml(),
+        )
+    except KeyboardInterrupt:
+        if not late(task.options):
+            raise
+        return Run(task.folder)
+
+
+def late(options: Options) -> bool:
+    """Tell whether the deadline has passed."""
+    deadline = options.extra.get("deadline")
+    return deadline is not None and time.time() > deadline
+
+
+@dataclass(eq=False)
+class _InTime:
+    """A bar that ends a training when the deadline passes."""
+
+    bar: Progress
+    rounds: int
+    options: Options
+
+    def __enter__(self) -> Self:
+        self.bar.__enter__()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.bar.__exit__(*details)
+
+    def start_from(self, round: int) -> None:
+        """Begin after a round that was played before."""
+        self.bar.start_from(round)
+
+    def advance(self, round: int, metrics: Mapping[str, Any]) -> None:
+        """Show a round, and stop if it is late."""
+        self.bar.advance(round, metrics)
+        if round < self.rounds and late(self.options):
+            raise KeyboardInterrupt  # the one way in which a training saves before it ends
+
+
+def run_figures(run: Run) -> Numbers:
+    """Return the figures of a run, which say so if it ended early."""
+    wanted = run.resolved["training"]["rounds"]
+    early = {UNFINISHED: f"round {len(run.rounds)} of {wanted}"} if len(run.rounds) < wanted else {}
+    return {**figures(run), **early}
 
 
 @lru_cache(maxsize=2)
@@ -276,7 +324,8 @@ def _shown(cell: Cell, results: Mapping[str, list[Numbers]], table: Table) -> st
     measured = results.get(cell.variant, [])
     if any(BROKEN in numbers for numbers in measured):
         return f"broke{theirs}"
-    ours = [table.scale * numbers[cell.key] for numbers in measured if numbers.get(cell.key) is not None]
+    scale = table.scale if cell.scale is None else cell.scale
+    ours = [scale * numbers[cell.key] for numbers in measured if numbers.get(cell.key) is not None]
     if not ours:
         return f"–{theirs}"
     spread = f" ± {stdev(ours):.{table.digits}f}" if len(ours) > 1 else ""
@@ -317,6 +366,8 @@ def _outcomes(
 def _measured(task: Task, variant: Variant) -> str:
     """Measure a task and keep its numbers; say how it went. An error of ours does not stop the others."""
     begun = time.perf_counter()
+    if late(task.options):
+        return "not begun: the time was up"
     try:
         numbers = variant.measure(task)
     except TrainingError as error:

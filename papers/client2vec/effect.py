@@ -23,7 +23,13 @@ from papers.client2vec.variants import measure_all, training, with_index
 from papers.tables import Cell, Options, Table, Variant, write_table
 
 CASES = ("i", "i+ii", "iii", "i+ii+iii")
-COLUMNS = {"last ten": "last_ten", "best": "best", "sigma_client": "sigma_client", "worst client": "worst_client"}
+COLUMNS = {
+    "last ten": "last_ten",
+    "best": "best",
+    "sigma_client": "sigma_client",
+    "worst client": "worst_client",
+    "rounds": "rounds",
+}
 SHORT: Sections = {
     "training": {"epochs": 2, "batch_size": 64, "evaluate_every": 2},
     "optimizer": {"lr": 0.05},
@@ -33,7 +39,13 @@ SHORT: Sections = {
 def main() -> None:
     """Train and print one part."""
     options = read(
-        "Does Client2Vec help?", part="main", length="short", model="resnet18", bases="FedAvg,FedAvgM", plan=False
+        "Does Client2Vec help?",
+        part="main",
+        length="short",
+        model="resnet18",
+        bases="FedAvg,FedAvgM",
+        index_epochs=100,
+        plan=False,
     )
     part = options.extra["part"]
     variants = {"main": main_part, "search": search_part, "pacs": pacs_part}[part](options)
@@ -164,7 +176,12 @@ def table(part: str, variants: Sequence[Variant], options: Options) -> Table:
         setting = QUICK
     rows = {
         variant.name: [
-            Cell(variant.name, paper=_paper(part, variant.name) if key == "best" else None, key=key)
+            Cell(
+                variant.name,
+                paper=_paper(part, variant.name) if key == "best" else None,
+                key=key,
+                scale=1.0 if key == "rounds" else None,
+            )
             for key in COLUMNS.values()
         ]
         for variant in variants

@@ -15,7 +15,7 @@ from papers.client2vec.variants import measure_all, training
 
 def main() -> None:
     """Make the index, train, and print both."""
-    options = read("What the index costs", length="paper", model="resnet18-cifar")
+    options = read("What the index costs", length="paper", model="resnet18-cifar", index_epochs=100)
     specs = {title: index_spec("cifar10", strategy, options) for title, strategy in STRATEGIES.items()}
     atlases = make_atlases(specs, options)
     model = {} if options.quick else {"model": MODELS[options.extra["model"]]}

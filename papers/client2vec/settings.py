@@ -7,6 +7,8 @@ start from scratch. The partition has one seed, 0, so that one atlas serves the 
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import Any
 
 from papers.tables import Options, read_options
@@ -99,10 +101,12 @@ _QUICK: dict[str, Sections] = {
 
 
 def read(description: str, *, rounds: int = 100, **extra: Any) -> Options:
-    """Return the options of one of Client2Vec's scripts."""
+    """Return the options of one of Client2Vec's scripts; after ``--minutes`` no training goes on."""
     index: dict[str, Any] = {"encoder": "conse", "embeddings": "runs/client2vec/embeddings"}
     index |= {"index_epochs": 500, "feed_forward": 2048}
-    return read_options(description, rounds=rounds, **index, **extra)
+    options = read_options(description, rounds=rounds, **{"minutes": 0.0, **index, **extra})
+    deadline = time.time() + 60 * options.extra["minutes"] if options.extra["minutes"] else None
+    return replace(options, extra={**options.extra, "deadline": deadline})
 
 
 def sections(name: str, options: Options) -> Sections:

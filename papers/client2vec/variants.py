@@ -13,7 +13,7 @@ from fedatlas.atlas import Atlas
 from fedatlas.data import Federation
 from papers.client2vec.indexing import Spec, atlas_file, index_spec, make_atlases, whole_federation
 from papers.client2vec.settings import BASES, WEIGHTS, Sections, sections
-from papers.tables import Numbers, Options, Task, Variant, figures, measure, train_sections
+from papers.tables import Numbers, Options, Task, Variant, measure, run_figures, train_sections
 
 USES = {"i": "sample", "ii": "aggregate", "iii": "train"}
 """The paper's three case studies."""
@@ -105,7 +105,7 @@ def indexed(task: Task) -> Numbers:
             without_labels(Atlas.load(file), spec, task.options).save(free)
             file = free
         settings["atlas"] = {"file": str(file), "use": use, **uses}
-    return figures(train_sections(task, settings, change))
+    return run_figures(train_sections(task, settings, change))
 
 
 def without_scale(federation: Federation) -> Federation:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,24 @@ def test_a_training_from_sections_resumes_and_counts_its_images(tmp_path: Path) 
     rounds = [json.loads(line) for line in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
     assert numbers["images"] == 2 * sum(sizes[client] for entry in rounds for client in entry["cohort"])
     assert trained(task) == numbers
+
+
+def test_when_the_time_is_up_a_run_is_shown_as_far_as_it_came_and_goes_on_next_time(tmp_path: Path) -> None:
+    settings = {
+        "data": {"source": "digits", "partition": {"name": "by-domain", "clients_per_domain": 1}},
+        "model": {"name": "mlp", "hidden": [8]},
+        "training": {"rounds": 3, "cohort": 1},
+    }
+    one = Variant(name="one", measure=trained, settings=settings)
+    in_time = Options(out=tmp_path, workers=1)
+    passed = replace(in_time, extra={"deadline": 1.0})
+    assert measure([one], passed) == {"one": []}
+    task = Task(name="one", settings=settings, seed=0, options=passed, folder=tmp_path / "runs" / f"{one.key}-0")
+    early = trained(task)
+    assert (early["rounds"], early["unfinished"]) == (1, "round 1 of 3")
+    (done,) = measure([one], in_time)["one"]
+    assert done["rounds"] == 3
+    assert "unfinished" not in done
 
 
 def test_options_come_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
