@@ -46,6 +46,7 @@ def test_only_clients_that_changed_are_written_again(tmp_path: Path) -> None:
     assert names == [
         "client-000000-000003.safetensors",
         "client-000007-000004.safetensors",
+        "clients-000000.jsonl",
         "manifest.json",
         "server-000004.safetensors",
     ]
@@ -53,7 +54,9 @@ def test_only_clients_that_changed_are_written_again(tmp_path: Path) -> None:
     assert same_bits(CheckpointStore(tmp_path).load().clients[0]["personal"], CLIENTS[0]["personal"])
 
 
-@pytest.mark.parametrize("name", ["server-000003.safetensors", "client-000007-000003.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["server-000003.safetensors", "client-000007-000003.safetensors", "clients-000000.jsonl"]
+)
 @pytest.mark.parametrize("harm", ["truncate", "alter", "remove"])
 def test_a_harmed_file_is_refused_by_name(tmp_path: Path, name: str, harm: str) -> None:
     _saved(tmp_path)

@@ -188,7 +188,7 @@ def _check_resumes(trial: _Trial, whole: Play) -> None:
     do = "Remember plain tensors, in dictionaries of names."
     with tempfile.TemporaryDirectory(prefix="fedatlas-check-") as folder, checking(trial.algorithm, "memory", do):
         CheckpointStore(Path(folder)).save(stopped.state, clients, set(clients), {})
-        found = CheckpointStore(Path(folder)).load()
+        found = CheckpointStore(Path(folder)).load()  # without a limit, so all of it before the folder goes
     resumed = trial.start()
     resumed.state = replace(found.state, memory={key: {} for key in resumed.state.memory} | found.state.memory)
     resumed.simulator.memory = found.clients

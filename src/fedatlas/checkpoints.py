@@ -1,27 +1,32 @@
 """Checkpoints: safetensors files and one manifest that names them with their checksums.
 
 The manifest is replaced in one step after all files are on disk, so a run that is killed at any moment finds either
-the old checkpoint or the new one, whole. Only clients whose memory changed are written anew.
+the old checkpoint or the new one, whole. Only clients whose memory changed are written anew; which file is whose is
+a journal that grows by their lines, of which the manifest says how long it is and what its checksum is.
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
-
 from fedatlas.errors import RunFolderError
+from fedatlas.memories import ClientMemories
 from fedatlas.rounds import ServerState
-from fedatlas.types import Memory, Tensors
+from fedatlas.tensor_files import SUFFIX, Entry, Place, TensorFiles, damaged, digest
+from fedatlas.tensor_files import atomic_write as atomic_write
+from fedatlas.types import Memory
 
 MANIFEST = "manifest.json"
-_SEPARATOR = "|"
+FORMAT = 2
+JOURNAL = "clients-{:06d}.jsonl"
+SPARE_LINES = 1000
+"""A journal is written anew when it has this many lines beyond four for each client."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,25 +34,9 @@ class Checkpoint:
     """What a run needs to go on."""
 
     state: ServerState
-    clients: dict[int, Memory]
+    clients: ClientMemories
     records: dict[str, int]
     """How many bytes of each record file belong to this checkpoint."""
-
-
-def atomic_write(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot write {path}: {error.strerror or error}. What was there before is intact: "
-            "make space or make the folder writable, then resume."
-        ) from error
 
 
 class CheckpointStore:
@@ -55,36 +44,85 @@ class CheckpointStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._clients: dict[str, dict[str, str]] = {}
+        self.files = TensorFiles(folder)
+        self._journal = _Journal(folder)
+        self._server: str | None = None
 
     def exists(self) -> bool:
         """Tell whether there is a checkpoint."""
         return (self.folder / MANIFEST).exists()
 
+    def memories(self, limit: int | None, place: Place) -> ClientMemories:
+        """Return a place for what clients will remember, that spills into this folder."""
+        return ClientMemories(self.files, limit=limit, place=place)
+
     def save(
         self, state: ServerState, clients: Mapping[int, Memory], changed: set[int], records: Mapping[str, int]
     ) -> None:
         """Write the state, and the memory of the clients that changed."""
-        server = self._write(f"server-{state.round:06d}", _flat_state(state))
-        entries = dict(self._clients)
-        for client in sorted(changed):
-            entries[str(client)] = self._write(f"client-{client:06d}-{state.round:06d}", _flat(clients[client]))
-        body = {"round": state.round, "server": server, "clients": entries, "records": dict(records)}
-        manifest = {"sha256": _digest(json.dumps(body, sort_keys=True).encode()), **body}
+        memory = {"shared": state.shared, "buffers": state.buffers}
+        server = self.files.write(
+            f"server-{state.round:06d}", memory | {f"memory/{k}": v for k, v in state.memory.items()}
+        )
+        entries = {
+            client: clients.entry(client)
+            if isinstance(clients, ClientMemories) and clients.files is self.files
+            else self.files.write(f"client-{client:06d}-{state.round:06d}", clients[client])
+            for client in sorted(changed)
+        }
+        replaced = self._journal.add(entries, state.round)
+        body = {
+            "format": FORMAT,
+            "round": state.round,
+            "server": asdict(server),
+            "clients": self._journal.claim(),
+            "records": dict(records),
+        }
+        manifest = {"sha256": digest(json.dumps(body, sort_keys=True).encode()), **body}
         atomic_write(self.folder / MANIFEST, json.dumps(manifest, indent=1).encode())
-        self._clients = entries
-        used = {server["file"], *(entry["file"] for entry in entries.values())}
-        for file in self.folder.glob("*.safetensors"):
-            if file.name not in used:
+        if isinstance(clients, ClientMemories):
+            clients.stamp = state.round + 1
+            replaced |= clients.obsolete
+            clients.obsolete = set()
+        if self._server not in (None, server.file):
+            replaced.add(str(self._server))
+        self._server = server.file
+        for name in replaced:
+            self.files.remove(name)
+
+    def load(self, place: Place = lambda tensor: tensor, limit: int | None = None) -> Checkpoint:
+        """Read the checkpoint, refusing one that was cut short or altered.
+
+        Of what clients remember at most ``limit`` bytes are read at once; the rest when it is asked for.
+        """
+        manifest = self._manifest()
+        state = self._state(manifest, place)
+        entries = self._journal.open(manifest["clients"])
+        self._server = manifest["server"]["file"]
+        clients = ClientMemories.opened(self.files, entries, stamp=state.round + 1, limit=limit, place=place)
+        return Checkpoint(state, clients, {name: int(size) for name, size in manifest["records"].items()})
+
+    def load_state(self, place: Place = lambda tensor: tensor) -> ServerState:
+        """Read the server's state only."""
+        return self._state(self._manifest(), place)
+
+    def clear_leftovers(self) -> None:
+        """Remove files that the checkpoint does not name: those of a run that was killed after it."""
+        manifest = self._manifest()
+        used = {entry.file for entry in self._journal.open(manifest["clients"]).values()}
+        used |= {manifest["server"]["file"], manifest["clients"]["file"]}
+        for file in self.folder.iterdir():
+            if file.suffix in (SUFFIX, ".jsonl", ".partial") and file.name not in used:
                 file.unlink(missing_ok=True)
 
-    def load(self, place: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> Checkpoint:
-        """Read the checkpoint, refusing one that was cut short or altered."""
-        manifest = self._manifest()
-        state = _deep_state(self._read(manifest["server"]), int(manifest["round"]), place)
-        self._clients = dict(manifest["clients"])
-        clients = {int(c): _deep(self._read(entry), place) for c, entry in self._clients.items()}
-        return Checkpoint(state, clients, {name: int(size) for name, size in manifest["records"].items()})
+    def _state(self, manifest: Mapping[str, Any], place: Place) -> ServerState:
+        memory = self.files.read(Entry(**manifest["server"]), place)
+        return ServerState(
+            round=int(manifest["round"]),
+            shared=memory.pop("shared", {}),
+            buffers=memory.pop("buffers", {}),
+            memory={key.removeprefix("memory/"): value for key, value in memory.items()},
+        )
 
     def _manifest(self) -> dict[str, Any]:
         path = self.folder / MANIFEST
@@ -92,67 +130,74 @@ class CheckpointStore:
             manifest: dict[str, Any] = json.loads(path.read_bytes())
             claimed = manifest.pop("sha256")
         except (ValueError, KeyError, AttributeError) as error:
-            raise _damaged(path, "it is not a whole manifest") from error
+            raise damaged(path, "it is not a whole manifest") from error
         except OSError as error:
             raise RunFolderError(f"cannot read {path}: {error.strerror}.") from error
-        if claimed != _digest(json.dumps(manifest, sort_keys=True).encode()):
-            raise _damaged(path, "its checksum differs")
+        if claimed != digest(json.dumps(manifest, sort_keys=True).encode()):
+            raise damaged(path, "its checksum differs")
+        if manifest.get("format") != FORMAT:
+            raise damaged(path, "another version of fedatlas wrote it")
         return manifest
 
-    def _write(self, stem: str, tensors: Tensors) -> dict[str, str]:
-        # Cloned: a part may remember one tensor under two names, which the format does not know.
-        content = save_tensors({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()})
-        name = f"{stem}.safetensors"
-        atomic_write(self.folder / name, content)
-        return {"file": name, "sha256": _digest(content)}
 
-    def _read(self, entry: Mapping[str, str]) -> Tensors:
-        path = self.folder / entry["file"]
+class _Journal:
+    """Which file holds which client's memory: one line a change, the last one counts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._name = JOURNAL.format(0)
+        self._size = 0
+        self._lines = 0
+        self._hash = hashlib.sha256()
+        self._entries: dict[int, Entry] = {}
+
+    def open(self, claim: Mapping[str, Any]) -> dict[int, Entry]:
+        """Read as much as the manifest claims."""
+        path = self._folder / claim["file"]
         try:
-            content = path.read_bytes()
+            content = path.read_bytes()[: claim["bytes"]] if claim["bytes"] else b""
         except OSError as error:
-            raise _damaged(path, "it is missing or unreadable") from error
-        if _digest(content) != entry["sha256"]:
-            raise _damaged(path, "it was cut short or altered (its checksum differs)")
-        tensors: Tensors = load_tensors(content)
-        return tensors
+            raise damaged(path, "it is missing or unreadable") from error
+        if digest(content) != claim["sha256"]:
+            raise damaged(path, "it was cut short or altered (its checksum differs)")
+        lines = [json.loads(line) for line in content.splitlines()]
+        self._name, self._size, self._lines = claim["file"], len(content), len(lines)
+        self._hash = hashlib.sha256(content)
+        self._entries = {line.pop("client"): Entry(**line) for line in lines}
+        return self._entries
 
+    def add(self, entries: Mapping[int, Entry], round: int) -> set[str]:
+        """Write the lines of clients that changed; return the files that the next manifest will not name."""
+        unnamed = {self._entries[c].file for c in entries if c in self._entries} - {e.file for e in entries.values()}
+        self._entries |= entries
+        if self._size and self._lines + len(entries) > 4 * len(self._entries) + SPARE_LINES:
+            unnamed.add(self._name)
+            self._name, self._size, self._lines, self._hash = JOURNAL.format(round), 0, 0, hashlib.sha256()
+            entries = self._entries
+        content = b"".join(json.dumps({"client": c, **asdict(e)}).encode() + b"\n" for c, e in entries.items())
+        path = self._folder / self._name
+        if self._size and content:
+            self._append(path, content)
+        elif content:
+            atomic_write(path, content)
+        self._size, self._lines = self._size + len(content), self._lines + len(entries)
+        self._hash.update(content)
+        return unnamed
 
-def _damaged(path: Path, why: str) -> RunFolderError:
-    return RunFolderError(
-        f"checkpoint {path} cannot be used: {why}. Restore it from a copy, or start the run anew with --overwrite."
-    )
+    def claim(self) -> dict[str, Any]:
+        """Return what the manifest says of the journal."""
+        return {"file": self._name, "bytes": self._size, "sha256": self._hash.hexdigest()}
 
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _flat(memory: Memory) -> Tensors:
-    """Number the tensors: a file sorts its names, and sums must run in the same order after a resume."""
-    pairs = [(part, name, tensor) for part, tensors in memory.items() for name, tensor in tensors.items()]
-    return {f"{i:06d}{_SEPARATOR}{part}{_SEPARATOR}{name}": tensor for i, (part, name, tensor) in enumerate(pairs)}
-
-
-def _deep(tensors: Tensors, place: Callable[[torch.Tensor], torch.Tensor]) -> Memory:
-    memory: Memory = {}
-    for key in sorted(tensors):
-        _, part, name = key.split(_SEPARATOR, 2)
-        memory.setdefault(part, {})[name] = place(tensors[key])
-    return memory
-
-
-def _flat_state(state: ServerState) -> Tensors:
-    return _flat(
-        {"shared": state.shared, "buffers": state.buffers} | {f"memory/{k}": v for k, v in state.memory.items()}
-    )
-
-
-def _deep_state(tensors: Tensors, round: int, place: Callable[[torch.Tensor], torch.Tensor]) -> ServerState:
-    memory = _deep(tensors, place)
-    return ServerState(
-        round=round,
-        shared=memory.pop("shared", {}),
-        buffers=memory.pop("buffers", {}),
-        memory={key.removeprefix("memory/"): value for key, value in memory.items()},
-    )
+    def _append(self, path: Path, content: bytes) -> None:
+        try:
+            with path.open("r+b") as file:
+                file.seek(self._size)  # what a killed run wrote beyond is not part of the checkpoint
+                file.write(content)
+                file.truncate()
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write {path}: {error.strerror or error}. The last checkpoint is intact: "
+                "make space or make the folder writable, then resume."
+            ) from error

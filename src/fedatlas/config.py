@@ -9,7 +9,7 @@ seed = 0
 [algorithms] options by algorithm, for comparing several: fedsam = { rho = 0.01 }
 [optimizer]  name and the optimizer's own options
 [training]   rounds, cohort, epochs, steps, batch_size, precision, augment (a table), buffers, equal_weights,
-             evaluate_every, test_own, checkpoint_every
+             evaluate_every, test_own, checkpoint_every, memory_limit
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ DEFAULTS: dict[str, Any] = {
         "evaluate_every": 1,
         "test_own": False,
         "checkpoint_every": None,
+        "memory_limit": None,
     },
 }
 OPEN = ("model", "algorithm", "optimizer")
@@ -154,7 +155,7 @@ class Config:
 
     def plan(self) -> TrainingPlan:
         """Return how long and how often."""
-        keys = ("rounds", "cohort", "evaluate_every", "test_own", "checkpoint_every")
+        keys = ("rounds", "cohort", "evaluate_every", "test_own", "checkpoint_every", "memory_limit")
         return TrainingPlan(**{key: self.values["training"][key] for key in keys})
 
     def seeds(self) -> Seeds:

@@ -188,7 +188,7 @@ class Run:
 
     def parameters(self) -> Tensors:
         """Return the shared parameters and buffers of the last checkpoint."""
-        state = CheckpointStore(self.folder / "checkpoints").load().state
+        state = CheckpointStore(self.folder / "checkpoints").load_state()
         return {**state.shared, **state.buffers}
 
     def checkpoint(self) -> Checkpoint:
@@ -240,7 +240,7 @@ def _installed(name: str) -> bool:
 
 def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
     """Refuse to resume a run under other settings; machine settings may differ, and so may the number of rounds."""
-    free: set[tuple[str, ...]] = {("machine",), ("versions",)}
+    free: set[tuple[str, ...]] = {("machine",), ("versions",), ("training", "memory_limit")}
     optimizer = now["algorithm"]["optimizer"]
     while "base" in optimizer:
         optimizer = optimizer["base"]

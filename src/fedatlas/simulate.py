@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, Self, cast, get_args
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedatlas.aggregation import add, weighted_sum
+from fedatlas.aggregation import add
 from fedatlas.algorithm import Algorithm
 from fedatlas.client import (
     PERSONAL,
@@ -27,6 +27,7 @@ from fedatlas.data.federation import Federation
 from fedatlas.errors import TrainingError, UsageError, unknown_name
 from fedatlas.graphs import CudaRecorder, GraphEngine, Work
 from fedatlas.local_training import ClientTraining, train_client
+from fedatlas.process_memory import keep_freed_memory
 from fedatlas.seeds import generator
 from fedatlas.types import Assignment, ClientInfo, ClientScore, Memory, Tensors, Upload
 from fedatlas.workers import Task, WorkerPool, fork_available
@@ -35,6 +36,8 @@ Engine = Literal["auto", "loop", "workers", "graph", "vmap"]
 ENGINES = get_args(Engine)
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
 """Fixed, so that an evaluation's bits do not depend on the number of workers."""
+EVALUATED_TOGETHER = 1000
+"""Clients whose own parameters are in RAM at the same time while all are tested."""
 
 
 class ClientRunner:
@@ -114,8 +117,13 @@ def client_score(client: int, correct: Tensor, losses: Tensor) -> ClientScore:
 
 def mean_personal(memory: Mapping[int, Memory]) -> Tensors:
     """Return the mean of the own parameters of the clients that trained: where a new client's may start."""
-    known = [own[PERSONAL] for _, own in sorted(memory.items()) if PERSONAL in own]
-    return weighted_sum(known, torch.full((len(known),), 1 / len(known), dtype=torch.float64)) if known else {}
+    known = [client for client in sorted(memory) if PERSONAL in memory[client]]
+    mean: Tensors = {}
+    for client in known:  # one at a time: all together may be more than fits
+        own = memory[client][PERSONAL]
+        mean = mean or {name: torch.zeros_like(tensor) for name, tensor in own.items()}
+        torch._foreach_add_(list(mean.values()), [own[name] for name in mean], alpha=1 / len(known))
+    return mean
 
 
 class Simulator:
@@ -137,13 +145,15 @@ class Simulator:
         engine: Engine = "auto",
     ) -> None:
         self.device = torch.device(device)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         federation = federation.to(self.device)
         self.federation = federation
         model = model.to(self.device)
         if self.device.type == "cuda":
             model = cast(nn.Module, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
         self.runner = ClientRunner(algorithm, model, federation, work or LocalWork(), seed)
-        self.memory: dict[int, Memory] = {}
+        self.memory: MutableMapping[int, Memory] = {}
         """What each client remembers, as of the last committed round."""
         self.changed: set[int] = set()
         """Clients whose memory changed since somebody last cleared this set."""
@@ -218,7 +228,7 @@ class Simulator:
 
     def commit(self) -> None:
         """Take over what clients remember after a round that was played to its end."""
-        self.memory |= self._pending
+        self.memory.update(self._pending)
         self.changed |= self._pending.keys()
         self._pending = {}
 
@@ -232,17 +242,19 @@ class Simulator:
             # Clients of one domain often share its test set: every example is scored once.
             examples = torch.cat([self.federation.clients[c].test for c in together]).unique()
             chunks = examples.split(EVALUATION_BATCH[self.device.type])
-        newcomer = mean_personal(self.memory) if self.runner.algorithm.split.newcomers_take_the_mean else {}
-        tasks = [Task("score_examples", (shared, buffers, chunk), cost=len(chunk)) for chunk in chunks]
-        for c in alone:
-            personal = self.memory.get(c, {}).get(PERSONAL) or (newcomer if self.federation.clients[c].held_out else {})
-            tasks.append(
-                Task("score_client", (shared, buffers, personal, c), cost=len(self.federation.clients[c].test))
-            )
-        results = self._run(tasks)
-        scores: list[ClientScore] = list(results[len(chunks) :])
+        takes_mean = self.runner.bench.personal and self.runner.algorithm.split.newcomers_take_the_mean
+        newcomer = mean_personal(self.memory) if takes_mean else {}
+        results = self._run([Task("score_examples", (shared, buffers, chunk), cost=len(chunk)) for chunk in chunks])
+        scores: list[ClientScore] = []
+        for first in range(0, len(alone), EVALUATED_TOGETHER):
+            tasks = []
+            for c in alone[first : first + EVALUATED_TOGETHER]:
+                client = self.federation.clients[c]
+                personal = self.memory.get(c, {}).get(PERSONAL) or (newcomer if client.held_out else {})
+                tasks.append(Task("score_client", (shared, buffers, personal, c), cost=len(client.test)))
+            scores += self._run(tasks)
         if together:
-            correct, losses = (torch.cat(column) for column in zip(*results[: len(chunks)], strict=True))
+            correct, losses = (torch.cat(column) for column in zip(*results, strict=True))
             where = torch.empty(len(self.federation.data), dtype=torch.int64, device=self.device)
             where[examples] = torch.arange(len(examples), device=self.device)
             for c in together:

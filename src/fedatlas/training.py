@@ -23,6 +23,7 @@ from fedatlas.evaluation import summarize
 from fedatlas.models import build_model, without_running_statistics
 from fedatlas.optimizers import LocalOptimizer
 from fedatlas.portraits import write_portraits
+from fedatlas.process_memory import physical_memory
 from fedatlas.progress import Progress, make_progress
 from fedatlas.rounds import RoundRecord, check_cohort_size, initial_state, play_round
 from fedatlas.runs import Run, RunWriter, machine, versions
@@ -46,12 +47,21 @@ class TrainingPlan:
     """In evaluated rounds, also test each client's own model after its training, before the server averages."""
     checkpoint_every: int | None = None
     """Rounds between checkpoints; None keeps pace with evaluation."""
+    memory_limit: float | None = None
+    """Gigabytes of what clients remember that are kept in RAM, the rest lies in the run's folder; None is a quarter of
+    the machine's. It changes no bit."""
 
     def __post_init__(self) -> None:
         for title in ("rounds", "evaluate_every", "checkpoint_every"):
             value = getattr(self, title)
             if value is not None and value < 1:
                 raise UsageError(f"{title} must be at least 1, got {value}.")
+        if self.memory_limit is not None and not self.memory_limit >= 0:
+            raise UsageError(f"memory_limit must not be negative, got {self.memory_limit}.")
+
+    def memory_bytes(self) -> int:
+        """Return how many bytes of what clients remember may be held in RAM."""
+        return physical_memory() // 4 if self.memory_limit is None else int(self.memory_limit * 1e9)
 
     def cohort_size(self, num_clients: int) -> int:
         """Return the number of clients a round."""
@@ -86,6 +96,7 @@ def train(
     evaluate_every: int = 1,
     test_own: bool = False,
     checkpoint_every: int | None = None,
+    memory_limit: float | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -106,6 +117,7 @@ def train(
         evaluate_every=evaluate_every,
         test_own=test_own,
         checkpoint_every=checkpoint_every,
+        memory_limit=memory_limit,
     )
     seeds = Seeds.of(seed) if isinstance(seed, int) else seed
     if optimizer is not None:
@@ -211,8 +223,11 @@ class _Loop:
 
     def _restore(self) -> None:
         checkpoint = None
+        limit = self.plan.memory_bytes()
+        self.simulator.memory = self.writer.checkpoints.memories(limit, self.simulator.place)
         if self.writer.checkpoints.exists():
-            checkpoint = self.writer.checkpoints.load(self.simulator.place)
+            checkpoint = self.writer.checkpoints.load(self.simulator.place, limit)
+            self.writer.checkpoints.clear_leftovers()
             memory: Memory = {key: {} for key in self.state.memory} | checkpoint.state.memory
             self.state = replace(checkpoint.state, memory=memory)
             self.simulator.memory = checkpoint.clients
