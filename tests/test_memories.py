@@ -7,10 +7,10 @@ import fedatlas
 from fedatlas.checkpoints import SPARE_LINES, CheckpointStore
 from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.memories import ClientMemories
+from fedatlas.plan import TrainingPlan
 from fedatlas.rounds import ServerState
 from fedatlas.runs import Run
 from fedatlas.tensor_files import TensorFiles
-from fedatlas.training import TrainingPlan
 from fedatlas.types import Memory
 from tiny import Norms, blob_federation, same_bits
 

@@ -31,8 +31,8 @@ from fedatlas.client import LocalWork
 from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, load_dataset
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.optimizers import OPTIMIZERS, LocalOptimizer
+from fedatlas.plan import TrainingPlan
 from fedatlas.seeds import Seeds
-from fedatlas.training import TrainingPlan
 
 DEFAULTS: dict[str, Any] = {
     "seed": 0,
