@@ -249,11 +249,6 @@ def test_weights_of_a_trained_transformer_fill_the_frozen_one(tmp_path: Path) ->
         build((4, 16, 16), weights=str(tmp_path / "encoder.safetensors"))
 
 
-def test_a_frozen_transformer_without_weights_must_be_asked_for() -> None:
-    with pytest.raises(UsageError, match=r"backbone=hf:NAME_OR_FOLDER, weights=FILE, or weights='untrained'"):
-        build(weights=None)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -29,6 +29,7 @@ from fedatlas.models.vit import TokenEncoder, input_gradients, make_transformer,
 
 HUB_PREFIX = "hf:"
 UNTRAINED = "untrained"
+DEFAULT_WEIGHTS = "cifar10"
 PROMPT_STD = 0.02
 GC_NET_RATIO = 4
 
@@ -215,15 +216,16 @@ def prompted_vit(
     prompt_rate: float = 10.0,
     dropout: float = 0.0,
     patch: int = 4,
-    width: int = 128,
+    width: int = 192,
     depth: int = 6,
-    heads: int = 4,
+    heads: int = 3,
 ) -> PromptedClassifier:
     """Build a frozen ViT with trainable prompts and head.
 
     Args:
         backbone: ``hf:NAME_OR_FOLDER``, a ViT on the Hugging Face hub or in a folder; None is the own small ViT.
-        weights: the own ViT's: a file, or ``untrained`` to leave it as it was initialised.
+        weights: the own ViT's: ``cifar10``, which ships with the package (the default), a file, or ``untrained`` to
+            leave it as it was initialised.
         gc_net: shift the prompts by GC-Net, as FedGCR does; the algorithms that need it add it themselves.
         prompt_rate: how many times as far as the rest a step of Adam moves the prompts.
         dropout: of the features in training; the authors of FedGCR have 0.1.
@@ -244,13 +246,8 @@ def prompted_vit(
             )
         encoder = hub_encoder(backbone.removeprefix(HUB_PREFIX))
         require_channels(title, encoder.channels, channels)
-    elif weights is None:
-        raise UsageError(
-            f"{title} learns prompts for a frozen ViT, so where its weights come from must be said: "
-            f"backbone={HUB_PREFIX}NAME_OR_FOLDER, weights=FILE, or weights={UNTRAINED!r} to do without."
-        )
     else:
-        source = None if weights == UNTRAINED else weights
+        source = None if weights == UNTRAINED else weights or DEFAULT_WEIGHTS
         encoder = make_transformer(title, form, patch=patch, width=width, depth=depth, heads=heads, weights=source)
     model = PromptedClassifier(
         encoder,

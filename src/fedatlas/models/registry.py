@@ -11,10 +11,12 @@ from fedatlas.errors import unknown_name
 from fedatlas.models.classifier import Classifier, InputForm, require_positive
 from fedatlas.models.hub import hub_backbone
 from fedatlas.models.mobilenet import mobilenet_v2
+from fedatlas.models.prompted import prompted_vit
 from fedatlas.models.recurrent import char_lstm
 from fedatlas.models.resnet import resnet18
 from fedatlas.models.small import cnn, mlp
 from fedatlas.models.transformer import cct_7_3x1
+from fedatlas.models.vit import vit
 from fedatlas.seeds import derive
 
 Builder = Callable[..., Classifier]
@@ -33,6 +35,10 @@ MODELS: dict[str, ModelEntry] = {
     "resnet18": ModelEntry(resnet18, "ResNet-18 with a choice of stem, norm and width, on images"),
     "mobilenet_v2": ModelEntry(mobilenet_v2, "MobileNetV2, on images of 64 pixels or, with stem_stride=1, of 32"),
     "cct_7_3x1": ModelEntry(cct_7_3x1, "compact convolutional transformer of seven layers, on images"),
+    "vit": ModelEntry(vit, "vision transformer of six layers, on images; weights=cifar10 starts from those that ship"),
+    "prompted_vit": ModelEntry(
+        prompted_vit, "frozen vision transformer with learnable prompts and head, on images; pretrained weights ship"
+    ),
     "char_lstm": ModelEntry(char_lstm, "LEAF's next-character LSTM, two layers of 256, on tokens"),
 }
 

@@ -22,6 +22,8 @@ MLP_RATIO = 4
 INITIAL_STD = 0.02
 POSITIONS, PATCHES = "positions", "patches.weight"
 """The tensors that tell a published file's image size and channels."""
+SHIPPED = {"cifar10": Path(__file__).parent / "weights" / "cifar10-vit.safetensors"}
+"""Weights in the package, by name; each has its card beside it."""
 
 
 class TokenEncoder(nn.Module, ABC):
@@ -140,7 +142,7 @@ class TransformerClassifier(Classifier):
 def make_transformer(
     model: str, form: InputForm, *, patch: int, width: int, depth: int, heads: int, weights: str | Path | None
 ) -> VisionTransformer:
-    """Return an encoder for images of a form, untrained or filled from a file.
+    """Return an encoder for images of a form, untrained or filled from a file or from weights in the package.
 
     The file says the number of channels and the size of its images; without one they are those of ``form``.
     """
@@ -153,7 +155,8 @@ def make_transformer(
     wanted = channels
     if weights is not None:
         # The file may be of the encoder alone or of a whole classifier.
-        found = {name.removeprefix("encoder."): value for name, value in read_weights(weights).items()}
+        file = SHIPPED.get(str(weights), weights)
+        found = {name.removeprefix("encoder."): value for name, value in read_weights(file).items()}
         state = {name: value for name, value in found.items() if not name.startswith("head.")}
         if POSITIONS in state and PATCHES in state:
             size = patch * math.isqrt(state[POSITIONS].shape[1] - 1)
@@ -199,11 +202,11 @@ def vit(
     form: InputForm,
     *,
     patch: int = 4,
-    width: int = 128,
+    width: int = 192,
     depth: int = 6,
-    heads: int = 4,
+    heads: int = 3,
     weights: str | None = None,
 ) -> TransformerClassifier:
-    """Build a vision transformer and train all of it, from nothing or from a file of weights."""
+    """Build a vision transformer and train all of it, from nothing, a file of weights or ``cifar10``, which ships."""
     encoder = make_transformer("vit", form, patch=patch, width=width, depth=depth, heads=heads, weights=weights)
     return TransformerClassifier(encoder, num_classes)
