@@ -123,6 +123,10 @@ def compare(
             for name in (ALGORITHMS if algorithms == ["all"] else algorithms)
             for seed in _seed_list(seeds)
         }
+        for where, one in list(settings.items()) if algorithms == ["all"] else []:
+            if needed := one.missing_model():
+                errors.print(f"{where.name} is left out: it needs --model {needed}", highlight=False, soft_wrap=True)
+                del settings[where]
         machine: dict[str, Any] = {"device": device, "workers": workers, "engine": engine}
         machine |= {"resume": resume, "overwrite": overwrite}
         if jobs > 1:

@@ -21,6 +21,7 @@ from torch.func import functional_call
 from fedatlas.algorithm import Algorithm
 from fedatlas.data.federation import Federation, Transform
 from fedatlas.errors import UsageError
+from fedatlas.kept import KeptPasses
 from fedatlas.objectives import Batch, Output
 from fedatlas.seeds import derive, generator
 from fedatlas.splits import floating_buffers
@@ -96,6 +97,15 @@ class ClientData:
         if inputs.ndim == 4 and inputs.is_cuda:
             inputs = inputs.contiguous(memory_format=torch.channels_last)  # what its convolutions are quickest with
         return Batch(inputs, self.labels[indices])
+
+    def show(self, inputs: Tensor, indices: Tensor) -> None:
+        """Note which training examples a batch shows, if it shows them as they are: frozen networks pass them once."""
+        if self.client.transform is None:
+            self._kept.show(inputs, indices)
+
+    @cached_property
+    def _kept(self) -> KeptPasses:
+        return KeptPasses(self.client.train, lambda indices: self.batch(indices, None).inputs)
 
     @cached_property
     def _statistics(self) -> tuple[Tensor, Tensor]:
@@ -203,7 +213,9 @@ class Local:
         """Yield the client's training data once, in order and unaugmented, in batches."""
         rng = generator(self.seed, "survey", device=self.data.labels.device)
         for indices in self.data.client.train.split(max(self.work.batch_size, 256)):
-            yield self.data.batch(indices, rng)
+            batch = self.data.batch(indices, rng)
+            self.data.show(batch.inputs, indices)
+            yield batch
 
 
 def open_local(

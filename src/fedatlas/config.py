@@ -168,6 +168,11 @@ class Config:
         options = dict(self.values["model"])
         return str(options.pop("name")), options
 
+    def missing_model(self) -> str | None:
+        """Return the model that the algorithm needs, where another one is named."""
+        needed = self.algorithm().needs_model
+        return None if needed == self.values["model"]["name"] else needed
+
     def to_toml(self) -> str:
         """Return the config as TOML, without keys that are not set."""
         top = [f"{key} = {_toml(value)}" for key, value in self.values.items() if not isinstance(value, Mapping)]

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedatlas.client import ClientData, Local, Workbench
 from fedatlas.errors import FedatlasError
+from fedatlas.kept import follow
 from fedatlas.local_training import ClientTraining, Look
 from fedatlas.objectives import Batch
 from fedatlas.optimizers import Rate
@@ -237,12 +238,14 @@ class Lane:
         stage.graphs.move_to_end(key)
         stage.refresh(training.local)
         graph.inputs.copy_(batch.inputs)
+        follow(graph.inputs, batch.inputs)
         graph.labels.copy_(batch.labels)
         graph.replay()
         training.took(graph.loss.clone())
 
     def _capture(self, stage: Stage, training: ClientTraining, batch: Batch, refused: dict[str, int]) -> _Graph | None:
         inputs = batch.inputs.detach().clone().requires_grad_(batch.inputs.requires_grad)
+        follow(inputs, batch.inputs)
         labels = batch.labels.clone()
         lr = training.lr  # on a GPU the stage's own tensor
 

@@ -65,8 +65,13 @@ def group_clients(
     found = first_neighbours(points) if method == "finch" else _fitted(points, count, method, covariance, n_init, seed)
     numbers: dict[int, int] = {}
     labels = torch.tensor([numbers.setdefault(int(label), len(numbers)) for label in found])
-    centres = torch.stack([vectors[(labels == group).to(vectors.device)].mean(0) for group in range(len(numbers))])
-    return Groups(labels, centres)
+    return Groups(labels, group_means(vectors, labels))
+
+
+def group_means(vectors: Tensor, labels: Tensor) -> Tensor:
+    """Return (groups, width): the mean vector of each group; labels are 0, 1, ..., none left out."""
+    count = int(labels.max()) + 1
+    return torch.stack([vectors[(labels == group).to(vectors.device)].mean(0) for group in range(count)])
 
 
 def _fitted(points: np.ndarray, count: int, method: str, covariance: str, n_init: int, seed: int) -> np.ndarray:

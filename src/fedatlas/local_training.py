@@ -189,9 +189,14 @@ def minibatches(local: Local, *, skip_single: bool) -> Iterator[Batch]:
     begin = 0
     for first in range(0, len(sizes), together):
         chunk = sizes[first : first + together]
-        ready = data.batch(indices[begin : begin + sum(chunk)], rng, augment)
+        chosen = indices[begin : begin + sum(chunk)]
+        ready = data.batch(chosen, rng, augment)
         begin += sum(chunk)
-        yield from map(Batch, ready.inputs.split(chunk), ready.labels.split(chunk))
+        parts = zip(ready.inputs.split(chunk), ready.labels.split(chunk), chosen.split(chunk), strict=True)
+        for inputs, labels, own in parts:
+            if augment is None:
+                data.show(inputs, own)
+            yield Batch(inputs, labels)
 
 
 def draw_order(local: Local, skip_single: bool) -> tuple[list[int], Tensor]:

@@ -394,7 +394,7 @@ def test_gc_net_is_added_to_prompts_and_left_where_it_is() -> None:
 
 
 def test_a_missing_half_is_named() -> None:
-    with pytest.raises(UsageError, match=r"TypeGroups needs the clients' vectors: add TypeVector\(\)"):
+    with pytest.raises(UsageError, match=r"groups of types need the clients' vectors: add TypeVector\(\)"):
         weigh(GroupLoss(), cohort((1, 2), (10, 20)))
     with pytest.raises(UsageError, match=r"GroupLoss needs the clients' losses: add ReceivedLoss\(\)"):
         play(fedavg().with_weighting(GroupLoss()), Line(), line_federation(([1], [0])))

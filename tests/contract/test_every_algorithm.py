@@ -3,6 +3,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from torch import nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg
@@ -10,13 +11,15 @@ from fedatlas.algorithms.fedbn import KeepNorms
 from fedatlas.algorithms.fedper import KeepHead
 from fedatlas.checking import check_algorithm
 from fedatlas.client import LocalWork
+from fedatlas.models import build_model
 from fedatlas.optimizers import SGD
 from fedatlas.rounds import ServerState
 from fedatlas.splits import Split
 from fedatlas.weighting import Equal
 from tiny import Norms, blob_federation, play, same_bits
 
-NEEDS_IMAGES = {"harmofl"}
+NEEDS_PROMPTS = {name for name in ALGORITHMS if build_algorithm(name).needs_model == "prompted_vit"}
+NEEDS_IMAGES = {"harmofl", *NEEDS_PROMPTS}
 
 EQUAL = replace(fedavg(), weighting=(Equal(),))
 SWITCHED_OFF: Mapping[str, tuple[dict[str, Any], Algorithm]] = {
@@ -31,6 +34,7 @@ SWITCHED_OFF: Mapping[str, tuple[dict[str, Any], Algorithm]] = {
     "term": ({"t": 0.0}, fedavg()),
     "fedsam": ({"rho": 0.0}, fedavg()),
     "fedmix": ({"lam": 0.0}, fedavg()),
+    "fedgr": ({"q": -1.0}, fedavg()),
 }
 """Options that leave nothing of an algorithm but its base, and that base."""
 NO_SWITCH = {
@@ -42,12 +46,20 @@ NO_SWITCH = {
     "fedper": "a split has no weight",
     "fedbn": "a split has no weight",
     "fedpce": "its norms are made from the embedding whatever its settings",
+    "fedgc": "GC-Net stays whatever its settings; without weights it is the base over that model",
+    "fedgcr": "as fedgc",
 }
+
+
+def prompted() -> nn.Module:
+    options = {"weights": "untrained", "width": 8, "depth": 1, "heads": 2}
+    return build_model("prompted_vit", num_classes=3, input_shape=(3, 8, 8), **options)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_keeps_its_promises(name: str) -> None:
-    check_algorithm(build_algorithm(name), kind="images" if name in NEEDS_IMAGES else "features")
+    model = prompted if name in NEEDS_PROMPTS else None
+    check_algorithm(build_algorithm(name), kind="images" if name in NEEDS_IMAGES else "features", model=model)
 
 
 @pytest.mark.parametrize("name", ["clustered", "feddisco"])

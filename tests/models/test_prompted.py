@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from fedatlas.errors import UsageError
+from fedatlas.kept import KeptPasses
 from fedatlas.models.classifier import InputForm
 from fedatlas.models.prompted import CustomizedClassifier, PromptedClassifier, TypePrompted, prompted_vit
 from fedatlas.models.vit import TransformerClassifier, vit
@@ -170,6 +171,31 @@ def test_the_first_pass_is_computed_once_for_a_batch_and_anew_when_anything_chan
     assert not torch.equal(model.first_pass(batch), kept)
     with torch.inference_mode():
         model(images(2))
+
+
+def test_a_client_s_examples_are_passed_once_in_a_run_unless_something_changes_them() -> None:
+    model = customized().eval()
+    passed: list[int] = []
+    model.encoder.get_submodule("patches").register_forward_hook(lambda *given: passed.append(len(given[-1])))
+    pool = images(6)
+    kept = KeptPasses(torch.tensor([4, 1, 3]), lambda indices: pool[indices])
+
+    def batch(*indices: int) -> Tensor:
+        shown = pool[torch.tensor(indices)]
+        kept.show(shown, torch.tensor(indices))
+        return shown
+
+    first = model.first_pass(batch(3, 1))
+    assert passed == [3]  # the whole client
+    torch.testing.assert_close(first, model._first_pass(pool[torch.tensor([3, 1])]))
+    passed.clear()
+    assert torch.equal(model.first_pass(batch(1, 4, 3))[[2, 0]], first)
+    assert passed == []
+    changed = batch(3, 1)
+    changed += 1
+    assert not torch.allclose(model.first_pass(changed), first)
+    model.encoder.load_state_dict({name: value + 0.1 for name, value in model.encoder.state_dict().items()})
+    assert not torch.allclose(model.first_pass(batch(3, 1)), first)
 
 
 def test_other_trained_parameters_and_other_encoders_can_be_called_without_a_trace() -> None:

@@ -12,6 +12,9 @@ from fedatlas.algorithms.fedavgm import fedavgm
 from fedatlas.algorithms.fedbn import fedbn
 from fedatlas.algorithms.feddisco import feddisco
 from fedatlas.algorithms.feddyn import feddyn
+from fedatlas.algorithms.fedgc import fedgc
+from fedatlas.algorithms.fedgcr import fedgcr
+from fedatlas.algorithms.fedgr import fedgr
 from fedatlas.algorithms.fediir import fediir
 from fedatlas.algorithms.fedlc import fedlc
 from fedatlas.algorithms.fedmix import fedmix
@@ -46,6 +49,9 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedper": fedper,
     "fedbn": fedbn,
     "fedpce": fedpce,
+    "fedgcr": fedgcr,
+    "fedgc": fedgc,
+    "fedgr": fedgr,
 }
 
 
@@ -79,6 +85,9 @@ __all__ = [
     "fedbn",
     "feddisco",
     "feddyn",
+    "fedgc",
+    "fedgcr",
+    "fedgr",
     "fediir",
     "fedlc",
     "fedmix",

@@ -13,6 +13,7 @@ parameters, z_0 under the received ones, z_prev under those with which the clien
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from fedatlas.aggregation import ServerRule
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.algorithms.fedgr import TYPE_VECTOR, TypeGroups, TypeVector
+from fedatlas.algorithms.fedgr import TYPE_VECTOR, Grouped, Grouping, TypeGroups, TypeVector, grouping_by
 from fedatlas.client import Local
 from fedatlas.errors import UsageError
 from fedatlas.heads import head_parameters
@@ -41,6 +42,7 @@ ADAMW = Adam(lr=1e-3, weight_decay=1e-2, decoupled=True)
 class Customized:
     """Adds GC-Net to a model with prompts."""
 
+    needs_model: ClassVar[str] = "prompted_vit"
     mix_in_batch: bool = False
     """Give, in training, an image the shifts of others of its batch, as the authors' code does."""
 
@@ -155,7 +157,7 @@ class GroupCentres(ServerRule):
     """Groups the clients of each round, and tells those of the next one where the groups lie."""
 
     name: ClassVar[str] = NAME
-    groups: TypeGroups = TypeGroups()
+    groups: Grouping = TypeGroups()
     """How they are grouped."""
 
     def note(self, memory: Tensors, client: ClientInfo) -> Tensors:
@@ -183,13 +185,17 @@ def fedgc(
     lambda1: float = 0.5,
     lambda2: float = 0.1,
     tau: float = 0.5,
+    atlas: Grouped | str | Path | None = None,
 ) -> Algorithm:
-    """FedAvg over a frozen ViT whose prompts are customized to each image's type, drawn to those of its group."""
-    groups = TypeGroups(num_groups=num_groups, method=method)
+    """FedAvg over a frozen ViT whose prompts are customized to each image's type, drawn to those of its group.
+
+    Groups are found in each round from the clients' type-specific prompts, or once from an ``atlas``.
+    """
+    groups = grouping_by(atlas, num_groups, method)
     return customizing(groups, GroupCustomization(lambda1=lambda1, lambda2=lambda2, tau=tau, tau_alignment=tau))
 
 
-def customizing(groups: TypeGroups, term: GroupCustomization) -> Algorithm:
+def customizing(groups: Grouping, term: GroupCustomization) -> Algorithm:
     """Return FedGC from its parts."""
     base = fedavg()
     return Algorithm(

@@ -6,11 +6,12 @@ weights                FedGR's (``fedgr.py``, Eq. 3-5), with the groups of the t
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedgc import ADAMW, Customized, GroupCustomization, customizing
-from fedatlas.algorithms.fedgr import GroupLoss, TypeGroups, reweighted
+from fedatlas.algorithms.fedgr import Grouped, Grouping, GroupLoss, TypeGroups, grouping_by, reweighted
 from fedatlas.errors import unknown_name
 from fedatlas.optimizers import Adam
 
@@ -48,15 +49,18 @@ def fedgcr(
     delta: float | None = None,
     gamma: float | None = None,
     preset: str = "paper",
+    atlas: Grouped | str | Path | None = None,
 ) -> Algorithm:
     """A frozen ViT whose prompts are customized to each image's type, and groups with a high loss count more.
 
-    What is not set is the preset's: ``paper`` or ``as_published_code``.
+    What is not set is the preset's: ``paper`` or ``as_published_code``. Groups are found in each round from the
+    clients' type-specific prompts, or once from an ``atlas``.
     """
     if preset not in PRESETS:
         raise unknown_name("preset of fedgcr", preset, PRESETS)
     parts = PRESETS[preset]
-    groups = replace(parts.groups, **_given(num_groups=num_groups, method=method))
+    found = replace(parts.groups, **_given(num_groups=num_groups, method=method))
+    groups: Grouping = found if atlas is None else grouping_by(atlas, num_groups, found.method)
     term = replace(parts.term, **_given(lambda1=lambda1, lambda2=lambda2, tau=tau, tau_alignment=tau))
     weighting = replace(parts.weighting, groups=groups, **_given(q=q, delta=delta, gamma=gamma))
     customized = replace(customizing(groups, term), optimizer=parts.optimizer, extensions=(parts.model,))

@@ -13,6 +13,7 @@ that the client received.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar, Protocol
 
 import torch
@@ -21,9 +22,10 @@ from torch import Tensor
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.atlas.atlas import Atlas
 from fedatlas.client import Local
 from fedatlas.errors import UsageError, unknown_name
-from fedatlas.grouping import COVARIANCES, METHODS, Groups, group_clients
+from fedatlas.grouping import COVARIANCES, METHODS, Groups, group_clients, group_means
 from fedatlas.models.prompted import TypePrompted
 from fedatlas.objectives import ReceivedLoss, Term, received_losses
 from fedatlas.seeds import derive
@@ -67,8 +69,19 @@ def class_balanced_mean(local: Local) -> Tensor:
     return (torch.stack(sums).sum(0)[present] / counts[present, None]).mean(0).float()
 
 
+def type_vectors(cohort: Cohort) -> Tensor:
+    """Return the vectors that a round's clients sent, (uploads, width)."""
+    if not all(TYPE_VECTOR in upload.notes for upload in cohort.uploads):
+        raise UsageError("groups of types need the clients' vectors: add TypeVector() to the objective.")
+    return torch.stack([upload.notes[TYPE_VECTOR]["mean"] for upload in cohort.uploads])
+
+
 class Grouping(Protocol):
     """Says which of a round's clients belong together."""
+
+    def find(self, cohort: Cohort) -> Groups:
+        """Return the groups of a round's uploads and the means of the vectors that their members sent."""
+        ...
 
     def labels(self, cohort: Cohort) -> Tensor:
         """Return the group of each upload's client, (uploads,) int64 on the CPU."""
@@ -101,10 +114,8 @@ class TypeGroups:
 
     def find(self, cohort: Cohort) -> Groups:
         """Return the groups of a round's uploads; asked twice, the same ones."""
-        if not all(TYPE_VECTOR in upload.notes for upload in cohort.uploads):
-            raise UsageError("TypeGroups needs the clients' vectors: add TypeVector() to the objective.")
         return group_clients(
-            torch.stack([upload.notes[TYPE_VECTOR]["mean"] for upload in cohort.uploads]),
+            type_vectors(cohort),
             self.num_groups,
             method=self.method,
             covariance=self.covariance,
@@ -129,6 +140,11 @@ class FixedGroups:
     def __post_init__(self) -> None:
         if len(self.clients) != len(self.groups):
             raise UsageError(f"FixedGroups needs one group a client, got {len(self.groups)} for {len(self.clients)}.")
+
+    def find(self, cohort: Cohort) -> Groups:
+        """Return the known groups, and where the vectors of this round's clients lie in them."""
+        labels = self.labels(cohort).unique(return_inverse=True)[1]
+        return Groups(labels, group_means(type_vectors(cohort), labels))
 
     def labels(self, cohort: Cohort) -> Tensor:
         """Return the group of each upload's client."""
@@ -204,6 +220,15 @@ class Grouped(Protocol):
         ...
 
 
+def grouping_by(atlas: Grouped | str | Path | None, num_groups: int, method: str) -> Grouping:
+    """Return groups that are found in each round, or those of an atlas (or of the file that holds one)."""
+    if atlas is None:
+        return TypeGroups(num_groups=num_groups, method=method)
+    opened = Atlas.load(atlas) if isinstance(atlas, str | Path) else atlas
+    found = opened.groups(min(num_groups, len(opened.names)), method=method, seed=0).tolist()
+    return FixedGroups(clients=tuple(opened.names), groups=tuple(int(group) for group in found))
+
+
 def fedgr(
     base: Algorithm | None = None,
     num_groups: int = 5,
@@ -211,16 +236,14 @@ def fedgr(
     q: float = 1.0,
     delta: float = 0.5,
     gamma: float = 0.5,
-    atlas: Grouped | None = None,
+    atlas: Grouped | str | Path | None = None,
 ) -> Algorithm:
     """Any base algorithm (FedAvg if none is given) in which clients and groups of clients with a high loss count more.
 
-    Groups are found in each round from what the clients' examples look like to the model, or once from an ``atlas``.
+    Groups are found in each round from what the clients' examples look like to the model, or once from an ``atlas``,
+    given itself or as its file.
     """
-    groups: Grouping = TypeGroups(num_groups=num_groups, method=method)
-    if atlas is not None:
-        found = atlas.groups(min(num_groups, len(atlas.names)), method=method, seed=0).tolist()
-        groups = FixedGroups(clients=tuple(atlas.names), groups=tuple(int(group) for group in found))
+    groups = grouping_by(atlas, num_groups, method)
     return reweighted(base if base is not None else fedavg(), GroupLoss(groups=groups, q=q, delta=delta, gamma=gamma))
 
 

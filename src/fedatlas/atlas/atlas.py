@@ -111,7 +111,7 @@ class Atlas:
         return [(self.names[i], float(similarity[i])) for i in nearest]
 
     def groups(self, count: int, *, half: str | None = None, method: str = "kmeans", seed: int = 0) -> Tensor:
-        """Return (clients,) int64: the group of each client, by ``kmeans`` or ``gmm`` (spherical), ten starts.
+        """Return (clients,) int64: the group of each client, by ``kmeans``, ``gmm`` (spherical) or ``finch``.
 
         The points are the unit rows, so that two clients are as near as their cosines say, whatever the halves' scales.
         Groups are numbered in the order of their first client.

@@ -8,30 +8,19 @@ import torch
 from torch import Tensor
 
 from fedatlas.errors import UsageError, unknown_name
+from fedatlas.grouping import group_clients
 from fedatlas.seeds import derive
-
-_STARTS = 10
 
 
 def group_labels(points: Tensor, count: int, method: str, seed: int) -> Tensor:
-    """Return (points,) int64: the group of each point, numbered in the order of the groups' first points."""
+    """Return (points,) int64: the group of each point, numbered in the order of the groups' first points.
+
+    ``count`` is the most groups: points that hardly differ make fewer, and ``finch`` finds the number itself.
+    """
     if not 1 <= count <= len(points):
         raise UsageError(f"count of groups must be in [1, {len(points)}], the number of clients; got {count}.")
-    state = _state(seed, "groups")
-    if method == "kmeans":
-        from sklearn.cluster import KMeans
-
-        found = KMeans(n_clusters=count, n_init=_STARTS, random_state=state).fit_predict(points.numpy())
-    elif method == "gmm":
-        from sklearn.mixture import GaussianMixture
-
-        # Spherical: with full covariances, fewer points than dimensions leave k-means' first guess as it is.
-        mixture = GaussianMixture(count, covariance_type="spherical", n_init=_STARTS, random_state=state)
-        found = mixture.fit_predict(points.double().numpy())
-    else:
-        raise unknown_name("method of grouping", method, ["kmeans", "gmm"])
-    number: dict[int, int] = {}
-    return torch.tensor([number.setdefault(int(label), len(number)) for label in found], dtype=torch.int64)
+    # Spherical: the points are unit vectors, whose directions have no scales of their own.
+    return group_clients(points, count, method=method, covariance="spherical", seed=seed).labels
 
 
 def place(points: Tensor, method: str, seed: int) -> np.ndarray:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.errors import UsageError
+from fedatlas.kept import kept_pass
 from fedatlas.models.classifier import (
     Classifier,
     InputForm,
@@ -98,10 +99,14 @@ class CustomizedClassifier(PromptedClassifier):
     def first_pass(self, inputs: Tensor) -> Tensor:
         """Return the class token of a pass without prompts, (B, width), without gradient.
 
-        The terms of one step ask for the same batch again and again, under other prompts: the last answer is kept.
+        It depends on the image alone. So a client's training examples are passed once in a run; of other batches the
+        last answer is kept, for the terms of one step ask for the same batch again and again.
         """
         if inside_transformation() or inputs.is_inference():
             return self._first_pass(inputs)
+        kept = kept_pass(inputs, self.encoder, self._first_pass)
+        if kept is not None:
+            return kept
         weights = list(self.encoder.parameters())
         known = self._last_pass.recall(inputs, weights)
         return known if known is not None else self._last_pass.keep(inputs, weights, self._first_pass(inputs))

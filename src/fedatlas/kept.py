@@ -1,0 +1,84 @@
+"""What a frozen network makes of a client's training examples: found once, and kept.
+
+A batch that shows examples as they are is known to be of its client for as long as nobody changes it. A network whose
+weights never change need not look at it again: its rows are those of a table that was made when they were first asked
+for, from all of the client's examples, in their order and in batches of a fixed size. So the bits are the same in
+whatever order batches come, whatever the number of workers, and after a resumed run.
+"""
+
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+BATCH = 256
+_shown = WeakTensorKeyDictionary()
+"""Batches that are alive: whose examples they show, which, and the version of the tensor that shows them."""
+
+_places = WeakTensorKeyDictionary()
+"""Fixed places of captured steps that are alive."""
+
+Read = Callable[[Tensor], Tensor]
+
+
+class KeptPasses:
+    """What frozen networks made of one client's training examples."""
+
+    def __init__(self, train: Tensor, read: Read) -> None:
+        self._train, self._read = train, read
+        self._sorted, self._places = train.sort()
+        self._made: WeakKeyDictionary[nn.Module, tuple[list[tuple[int, int]], Tensor]] = WeakKeyDictionary()
+        self._makers: WeakKeyDictionary[nn.Module, Read] = WeakKeyDictionary()
+
+    def show(self, inputs: Tensor, indices: Tensor) -> None:
+        """Note that a batch shows these of the client's examples, as they are."""
+        if not inputs.is_inference():
+            _shown[inputs] = (self, indices, inputs._version)
+
+    def makers(self) -> list[tuple[nn.Module, Read]]:
+        """Return the networks that have passed the examples, and how."""
+        return list(self._makers.items())
+
+    def rows(self, network: nn.Module, make: Read, indices: Tensor) -> Tensor:
+        """Return what ``make``, a pass through the network, makes of examples."""
+        weights = [(id(weight), weight._version) for weight in network.parameters()]
+        known, table = self._made.get(network, (None, None))
+        if table is None or known != weights:
+            # In full precision, whatever the training's: it is done once.
+            with torch.no_grad(), torch.autocast(self._train.device.type, enabled=False):
+                table = torch.cat([make(self._read(part)) for part in self._train.split(BATCH)])
+            self._made[network], self._makers[network] = (weights, table), make
+        return table[self._places[torch.searchsorted(self._sorted, indices)]]
+
+
+class _Place:
+    """A fixed place for a batch, and what frozen networks made of the batch that lies there now."""
+
+    def __init__(self) -> None:
+        self.made: dict[nn.Module, tuple[Read, Tensor]] = {}
+
+
+def follow(place: Tensor, inputs: Tensor) -> None:
+    """Note that a batch was copied to a fixed place, where a captured step finds it: what was made of it goes along."""
+    there = _places.get(place)
+    kept, indices, version = _shown.get(inputs, (None, None, None))
+    if kept is not None and inputs._version != version:
+        kept = None
+    if there is None and kept is not None:
+        there = _places[place] = _Place()
+        for network, make in kept.makers():
+            there.made[network] = (make, kept.rows(network, make, indices).clone())
+    elif there is not None:
+        for network, (make, rows) in there.made.items():
+            rows.copy_(make(inputs) if kept is None else kept.rows(network, make, indices))
+
+
+def kept_pass(inputs: Tensor, network: nn.Module, make: Read) -> Tensor | None:
+    """Return what a frozen network makes of a batch, if the batch shows a client's training examples as they are."""
+    place = _places.get(inputs)
+    if place is not None and network in place.made:
+        return place.made[network][1]
+    kept, indices, version = _shown.get(inputs, (None, None, None))
+    return kept.rows(network, make, indices) if kept is not None and inputs._version == version else None
