@@ -80,6 +80,8 @@ class Variant:
     """A function of a module, so that another process finds it."""
     settings: Mapping[str, Any]
     """Plain values: all that the numbers depend on, besides the seed."""
+    seeds: tuple[int, ...] = ()
+    """Seeds of this variant alone, in place of the options'."""
 
     @property
     def key(self) -> str:
@@ -157,7 +159,7 @@ def read_options(
 
 def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Numbers]]:
     """Return each variant's numbers, one for every seed that was measured; what was measured before is read."""
-    unique = {(variant.key, seed): variant for variant in variants for seed in options.seeds}
+    unique = {(variant.key, seed): variant for variant in variants for seed in variant.seeds or options.seeds}
     wanted = [variant for variant in variants if options.only is None or re.search(options.only, variant.name)]
     keys = {variant.key for variant in wanted}
     missing = [
@@ -171,7 +173,7 @@ def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Num
         print(f"{took}: {name}, seed {seed}: {outcome}", file=sys.stderr, flush=True)
     found: dict[str, list[Numbers]] = {}
     for variant in variants:
-        files = [_file(options.out, variant.key, seed) for seed in options.seeds]
+        files = [_file(options.out, variant.key, seed) for seed in variant.seeds or options.seeds]
         found[variant.name] = [json.loads(file.read_bytes())["numbers"] for file in files if file.exists()]
     return found
 

@@ -1,0 +1,108 @@
+"""What ``docs/evidence/fedgcr.md`` says, measured: eight methods, both halves, the groups, what travels.
+
+    python -m papers.fedgcr.evidence --device cuda --jobs 8 --minutes 9 --data-folder PACKED --out runs/fedgcr
+    python -m papers.fedgcr.evidence --report --out runs/fedgcr > docs/evidence/fedgcr.md
+
+The most telling trainings come first, and none begins after ``--minutes``. All numbers are written to ``evidence.json``
+in the folder; a later call with that file there goes on where the time was up, and ``--report`` prints the page.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from papers.fedgcr.data import TYPES
+from papers.fedgcr.report import page
+from papers.fedgcr.variants import ABLATION, METHODS, ROUNDS, variant
+from papers.tables import Options, Variant, measure, read_options
+
+DATA = ("digit-five", "pacs")
+SEEDS = (0, 1, 2)
+COST_ROUNDS = 8
+
+
+def plan(options: Options) -> list[Variant]:
+    """Return the trainings with their seeds, the most telling first."""
+    slowest_first = sorted(METHODS.values(), key=lambda method: method not in ("fedgcr", "fedmix", "harmofl", "fedsam"))
+    main = [variant(options, data, 10, method) for data in DATA for method in slowest_first]
+    halves = [variant(options, data, 10, method) for data in DATA for method in ABLATION.values()]
+    balanced = [
+        variant(options, data, factor, method) for factor in (1, 5) for data in DATA for method in slowest_first
+    ]
+    counts = [
+        variant(options, data, 10, "fedgcr", num_groups=TYPES[data] + more) for data in DATA for more in (-2, -1, 1, 2)
+    ]
+    methods = [variant(options, data, 10, "fedgcr", method=method) for data in DATA for method in ("kmeans", "finch")]
+    code = [variant(options, data, 10, "fedgcr", preset="as_published_code") for data in DATA]
+    first = [replace(one, seeds=SEEDS[:1]) for one in (*main, *halves)]
+    again = [replace(one, seeds=SEEDS[1:]) for one in main]
+    rest = [replace(one, seeds=SEEDS[:1]) for one in (*balanced, *methods, *code, *counts)]
+    return first + again + rest
+
+
+def costs(options: Options) -> list[Variant]:
+    """Return short trainings whose time is taken with nothing beside them."""
+    found = []
+    for method in dict.fromkeys([*ABLATION.values(), *METHODS.values()]):
+        one = variant(options, "digit-five", 10, method)
+        settings = {**one.settings, "rounds": COST_ROUNDS, "evaluate_every": COST_ROUNDS}
+        found.append(replace(one, name=f"alone, {method}", settings=settings, seeds=(0,)))
+    return found
+
+
+def gather(variants: Sequence[Variant], out: Path) -> dict[str, dict[str, object]]:
+    """Return the numbers of all variants that are there, by name and seed."""
+    found: dict[str, dict[str, object]] = {}
+    for one in variants:
+        for seed in one.seeds:
+            file = _result(out, one, seed)
+            if file.exists():
+                found.setdefault(one.name, {})[str(seed)] = json.loads(file.read_bytes())["numbers"]
+    return found
+
+
+def restore(variants: Sequence[Variant], out: Path) -> None:
+    """Write the results that an earlier call's ``evidence.json`` holds, so that they are not measured again."""
+    file = out / "evidence.json"
+    known = json.loads(file.read_bytes())["results"] if file.exists() else {}
+    for one in variants:
+        for seed in one.seeds:
+            numbers, target = known.get(one.name, {}).get(str(seed)), _result(out, one, seed)
+            if numbers is not None and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(json.dumps({"name": one.name, "seed": seed, "numbers": numbers}))
+
+
+def _result(out: Path, one: Variant, seed: int) -> Path:
+    return out / "results" / f"{one.key}-{seed}.json"
+
+
+def main() -> None:
+    """Measure, or print the page."""
+    begun = time.time()
+    options = read_options(
+        "What docs/evidence/fedgcr.md says", rounds=ROUNDS, quick_rounds=2, minutes=9.0, report=False
+    )
+    options = replace(options, extra={"deadline": begun + 60 * options.extra["minutes"], **options.extra})
+    file = options.out / "evidence.json"
+    if options.extra["report"]:
+        print(page(json.loads(file.read_bytes())), end="")
+        return
+    trainings, timed = plan(options), costs(options)
+    restore([*trainings, *timed], options.out)
+    machine = torch.cuda.get_device_name() if options.device.startswith("cuda") else "CPU"
+    words = {"machine": f"{machine}, torch {torch.__version__}", "rounds": options.rounds, "quick": options.quick}
+    measure(timed, replace(options, jobs=1))
+    measure(trainings, options)
+    results = gather([*trainings, *timed], options.out)
+    options.out.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({**words, "seconds": time.time() - begun, "results": results}))
+    print(f"{file}: {sum(map(len, results.values()))} trainings, {time.time() - begun:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

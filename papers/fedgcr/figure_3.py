@@ -1,0 +1,71 @@
+"""Figure 3: a t-SNE map of the type-specific prompts that GC-Net makes of test images, coloured by domain."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from fedatlas.client import ClientData
+from fedatlas.models.prompted import TypePrompted
+from fedatlas.seeds import derive
+from papers.fedgcr.measuring import play
+from papers.fedgcr.variants import TITLES, options_for, variant
+from papers.tables import Numbers, Options, Task, Variant, measure
+
+IMAGES = 200
+"""Test images of each domain."""
+
+
+@torch.no_grad()
+def mapped(task: Task) -> Numbers:
+    """Train FedGCR and return a place in a plane for some test images of each domain."""
+    from sklearn.manifold import TSNE
+
+    numbers, model, federation = play(task)
+    assert isinstance(model, TypePrompted)
+    model.eval()  # type: ignore[attr-defined]
+    federation = federation.to(torch.device(task.options.device))
+    found, names = [], []
+    for domain in federation.domains:
+        place = next(i for i, client in enumerate(federation.clients) if client.domain == domain)
+        data = ClientData(federation, place)
+        found.append(model.type_prompts(data.batch(data.client.test[:IMAGES], None).inputs).cpu())
+        names += [domain] * len(found[-1])
+    state = derive(task.seed, "t-SNE") % 2**32
+    places = TSNE(random_state=state, init="pca", perplexity=min(30.0, len(names) / 4)).fit_transform(
+        torch.cat(found).numpy()
+    )
+    return {"domain_mean": numbers["domain_mean"], "places": np.round(places, 3).tolist(), "domains": names}
+
+
+def draw(maps: dict[str, Numbers], options: Options) -> None:
+    """Draw one panel for each data set."""
+    figure = Figure(figsize=(4.5 * len(maps), 4.2), layout="constrained")
+    axes: Any = figure.subplots(1, len(maps), squeeze=False)[0]
+    for ax, (title, numbers) in zip(axes, maps.items(), strict=True):
+        places, names = np.array(numbers["places"]), np.array(numbers["domains"])
+        for domain in dict.fromkeys(numbers["domains"]):
+            ax.scatter(*places[names == domain].T, s=5, label=domain, linewidths=0)
+        ax.set_title(title, fontsize=10)
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.legend(frameon=False, fontsize=8, markerscale=2)
+    file = options.out / "figure-3.svg"
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    print(file)
+
+
+def main() -> None:
+    """Draw Figure 3."""
+    options = options_for("Figure 3: t-SNE of GC-Net's prompts", seeds=(0,))
+    variants = []
+    for data in ("digit-five", "pacs"):
+        one = variant(options, data, 10, "fedgcr")
+        variants.append(Variant(name=TITLES[data], measure=mapped, settings=one.settings))
+    results = measure(variants, options)
+    draw({name: found[0] for name, found in results.items() if found}, options)
+
+
+if __name__ == "__main__":
+    main()

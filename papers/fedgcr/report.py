@@ -1,0 +1,180 @@
+"""The page ``docs/evidence/fedgcr.md``, from the numbers that ``evidence.py`` kept."""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any
+
+from papers.fedgcr.data import TYPES
+from papers.fedgcr.published import ABLATIONS, TABLE_1, TABLE_6
+from papers.fedgcr.variants import ABLATION, FACTORS, METHODS, SETTING, TITLES
+
+PAPERS = {"digit-five": TABLE_1, "pacs": TABLE_6}
+METRICS = ("domain_mean", "client_mean", "sigma_type", "sigma_client")
+HEADS = ("domain mean", "client mean", "sigma_type", "sigma_client")
+PRINTED = {"domain_mean": 0, "sigma_type": 1, "sigma_client": 2}
+"""Which of the paper's three numbers a metric is; it has no mean over clients."""
+
+Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+
+def page(evidence: Mapping[str, Any]) -> str:
+    """Return the page."""
+    results: Results = evidence["results"]
+    parts = [
+        "# FedGCR, measured",
+        "",
+        "Written by `python -m papers.fedgcr.evidence --report` from the numbers of",
+        "",
+        "    python -m papers.fedgcr.data --data-folder DATA --to PACKED",
+        "    python -m papers.fedgcr.evidence --device cuda --jobs 8 --data-folder PACKED --out runs/fedgcr",
+        "",
+        f"on {evidence['machine']} ({evidence['seconds'] / 60:.1f} minutes for the last call). {SETTING}",
+        "",
+        f"{evidence['rounds']} rounds. Where there are several seeds (0, 1, 2): mean ± sample standard deviation. In "
+        "brackets: the paper, whose backbone is another. TF32 in matrix products; q-FFL's `eta` is 1.",
+        "",
+    ]
+    for data in ("digit-five", "pacs"):
+        parts += [f"## {TITLES[data]}", ""]
+        for factor in reversed(FACTORS):
+            parts += methods_table(results, data, factor)
+        parts += domains_table(results, data) + ablation_table(results, data) + groups_table(results, data)
+        parts += variations_table(results, data)
+    parts += costs_table(results)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def figure(found: Sequence[Mapping[str, Any]], key: str, digits: int = 1, scale: float = 100.0) -> str:
+    """Return a mean over seeds, with its deviation."""
+    values = [scale * numbers[key] for numbers in found if numbers.get(key) is not None]
+    if not values:
+        return "broke" if any("broken" in numbers for numbers in found) else "–"
+    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{spread}"
+
+
+def of(results: Results, name: str) -> list[Mapping[str, Any]]:
+    """Return a variant's numbers, by seed."""
+    return [numbers for _, numbers in sorted(results.get(name, {}).items())]
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a Markdown table and an empty line."""
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def methods_table(results: Results, data: str, factor: int) -> list[str]:
+    """Return the eight methods at one factor."""
+    rows = []
+    for title, method in METHODS.items():
+        found = of(results, f"{data}, factor {factor}, {method}")
+        row = [title]
+        for metric in METRICS:
+            place = PRINTED.get(metric)
+            theirs = "" if place is None else f" ({PAPERS[data][title][3 * FACTORS.index(factor) + place]:g})"
+            row.append(f"{figure(found, metric)}{theirs}")
+        rows.append(row)
+    seeds = max((len(of(results, f"{data}, factor {factor}, {m}")) for m in METHODS.values()), default=0)
+    return [f"### Imbalance factor {factor}, {seeds} seed{'' if seeds == 1 else 's'}", "", *table(("", *HEADS), rows)]
+
+
+def domains_table(results: Results, data: str) -> list[str]:
+    """Return accuracies by domain at factor 10."""
+    first = next((found for m in METHODS.values() if (found := of(results, f"{data}, factor 10, {m}"))), [])
+    domains = list(first[0]["domains"]) if first and "domains" in first[0] else []
+    if not domains:
+        return []
+    rows = []
+    for title, method in METHODS.items():
+        found = [
+            {domain: numbers["domains"][domain] for domain in domains}
+            for numbers in of(results, f"{data}, factor 10, {method}")
+            if "domains" in numbers
+        ]
+        rows.append([title, *(figure(found, domain) for domain in domains)])
+    return ["### By domain, factor 10", "", *table(("", *domains), rows)]
+
+
+def ablation_table(results: Results, data: str) -> list[str]:
+    """Return each half alone at factor 10."""
+    rows = []
+    for title, method in ABLATION.items():
+        found = of(results, f"{data}, factor 10, {method}")
+        theirs = ABLATIONS[data][title]
+        row = [title]
+        for metric in METRICS:
+            place = PRINTED.get(metric)
+            row.append(figure(found, metric) + ("" if place is None else f" ({theirs[place]:g})"))
+        rows.append(row)
+    return ["### The halves of FedGCR, factor 10", "", *table(("", *HEADS), rows)]
+
+
+def groups_table(results: Results, data: str) -> list[str]:
+    """Return the cluster accuracy by round, for numbers of groups and methods."""
+    lines: list[str] = []
+    for factor in reversed(FACTORS):
+        found = [numbers for numbers in of(results, f"{data}, factor {factor}, fedgcr") if numbers.get("groups")]
+        if not found:
+            continue
+        rounds = [entry["round"] for entry in found[0]["groups"]]
+        kinds = [kind for kind in found[0]["groups"][0] if kind not in ("round", "own")]
+        rows = []
+        for kind in kinds:
+            by_round = [
+                [entry[kind] for numbers in found for entry in numbers["groups"] if entry["round"] == number]
+                for number in rounds
+            ]
+            name = kind.replace("gmm ", "GMM, T' = ")
+            rows.append([name, *(f"{100 * mean(values):.0f}" for values in by_round)])
+        lines += [
+            f"### Clients grouped with their own type, factor {factor}, percent by round",
+            "",
+            f"There are {TYPES[data]} types. The vectors are those that the clients sent in that round of a training "
+            f"with T' = {TYPES[data]}, mean over {len(found)} seed{'' if len(found) == 1 else 's'}; k-means and FINCH "
+            "look at the same vectors.",
+            "",
+            *table(("round", *map(str, rounds)), rows),
+        ]
+    return lines
+
+
+def variations_table(results: Results, data: str) -> list[str]:
+    """Return FedGCR with other numbers of groups, other methods of grouping and the other preset."""
+    names = {"as in the paper (GMM, T' = T)": f"{data}, factor 10, fedgcr"}
+    for count in range(TYPES[data] - 2, TYPES[data] + 3):
+        if count != TYPES[data]:
+            names[f"T' = {count}"] = f"{data}, factor 10, fedgcr, num_groups {count}"
+    names["k-means"] = f"{data}, factor 10, fedgcr, method kmeans"
+    names["FINCH"] = f"{data}, factor 10, fedgcr, method finch"
+    names["`preset = as_published_code`"] = f"{data}, factor 10, fedgcr, preset as_published_code"
+    rows = []
+    for title, name in names.items():
+        found = of(results, name)[:1]
+        rows.append([title, *(figure(found, key) for key in (*METRICS, "cluster_accuracy"))])
+    heads = ("", *HEADS, "own groups, last round")
+    return ["### FedGCR with other settings, factor 10, seed 0", "", *table(heads, rows)]
+
+
+def costs_table(results: Results) -> list[str]:
+    """Return what travels and how long a round takes, nothing else on the machine."""
+    base = of(results, "alone, fedavg")
+    if not base:
+        return []
+    rows = []
+    for method in dict.fromkeys([*ABLATION.values(), *METHODS.values()]):
+        found = of(results, f"alone, {method}")
+        if not found:
+            continue
+        ratio = found[0]["seconds_a_round"] / base[0]["seconds_a_round"]
+        sizes = [figure(found, key, 0, 1 / 1000) for key in ("bytes_down", "bytes_up")]
+        rows.append([f"`{method}`", *sizes, figure(found, "seconds_a_round", 3, 1), f"{ratio:.2f}"])
+    heads = ("", "kB to a client", "kB from a client", "seconds a round", "times FedAvg")
+    return [
+        "## What travels, and how long a round takes",
+        "",
+        "Digit-Five at factor 10, 22 clients, one training at a time, median of the rounds; the backbone stays where "
+        "it is. Prompts, head and, for FedGC and FedGCR, GC-Net travel as float32, with what else a method sends.",
+        "",
+        *table(heads, rows),
+    ]

@@ -1,0 +1,23 @@
+"""Table 7: the other order of domains (most clients first) at factor 10; DomainNet where the folder has it."""
+
+from pathlib import Path
+
+from papers.fedgcr.published import TABLE_7
+from papers.fedgcr.variants import METHODS, TITLES, columns, measure_and_write, options_for, variant
+
+
+def main() -> None:
+    """Print Table 7."""
+    title = "Table 7: the other order of domains, factor 10"
+    options = options_for(title)
+    there = options.data_folder is not None and (Path(options.data_folder) / "domainnet").is_dir()
+    shown = [data for data in TABLE_7 if data != "domainnet" or there]
+    rows = {
+        name: [(variant(options, data, 10, method, other_order=True), TABLE_7[data][name]) for data in shown]
+        for name, method in METHODS.items()
+    }
+    measure_and_write(title, columns(*(f"{TITLES[data]}: " for data in shown)), rows, options)
+
+
+if __name__ == "__main__":
+    main()

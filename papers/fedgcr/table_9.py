@@ -1,0 +1,6 @@
+"""Table 9: PACS, FedGCR with other numbers of groups than there are types."""
+
+from papers.fedgcr.shapes import group_counts_table
+
+if __name__ == "__main__":
+    group_counts_table(9, "pacs")
