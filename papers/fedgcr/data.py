@@ -94,7 +94,7 @@ def make_federation(name: str, *, factor: float, other_order: bool, seed: int, f
     """Return the clients of a table: the paper's numbers of clients and examples."""
     order = "other" if other_order else None
     partition = (
-        DomainImbalance(factor=factor) if name == "digits" else DomainImbalance(factor=factor, preset=name, order=order)  # type: ignore[arg-type]
+        DomainImbalance(factor=factor) if name == "digits" else DomainImbalance(factor=factor, preset=name, order=order)
     )
     return federate(load_images(name, folder), partition, test="domain", seed=seed)
 

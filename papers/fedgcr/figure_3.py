@@ -24,7 +24,7 @@ def mapped(task: Task) -> Numbers:
 
     numbers, model, federation = play(task)
     assert isinstance(model, TypePrompted)
-    model.eval()  # type: ignore[attr-defined]
+    model.eval()
     federation = federation.to(torch.device(task.options.device))
     found, names = [], []
     for domain in federation.domains:

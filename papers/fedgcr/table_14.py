@@ -5,6 +5,7 @@ has them on DomainNet.
 """
 
 from pathlib import Path
+from typing import Any
 
 from papers.fedgcr.published import TABLE_14, Row
 from papers.fedgcr.variants import TITLES, measure_and_write, options_for, variant
@@ -19,8 +20,9 @@ def main() -> None:
     for data in ("digit-five", "pacs"):
         for name, method in {"FINCH": "finch", "K-Means": "kmeans"}.items():
             ours[f"{TITLES[data]}, factor 10, {name}"] = (data, 10, method, (None, None))
+    chosen: dict[str, dict[str, Any]] = {"gmm": {}, "finch": {"method": "finch"}, "kmeans": {"method": "kmeans"}}
     rows = {
-        name: [(variant(options, data, factor, "fedgcr", **({} if method == "gmm" else {"method": method})), papers)]
+        name: [(variant(options, data, factor, "fedgcr", **chosen[method]), papers)]
         for name, (data, factor, method, papers) in ours.items()
         if data != "domainnet" or there
     }
