@@ -238,14 +238,14 @@ class Lane:
         stage.graphs.move_to_end(key)
         stage.refresh(training.local)
         graph.inputs.copy_(batch.inputs)
-        follow(graph.inputs, batch.inputs)
+        follow(graph.inputs, batch.inputs, self.bench.model)
         graph.labels.copy_(batch.labels)
         graph.replay()
         training.took(graph.loss.clone())
 
     def _capture(self, stage: Stage, training: ClientTraining, batch: Batch, refused: dict[str, int]) -> _Graph | None:
         inputs = batch.inputs.detach().clone().requires_grad_(batch.inputs.requires_grad)
-        follow(inputs, batch.inputs)
+        follow(inputs, batch.inputs, self.bench.model)
         labels = batch.labels.clone()
         lr = training.lr  # on a GPU the stage's own tensor
 

@@ -60,16 +60,21 @@ class _Place:
         self.made: dict[nn.Module, tuple[Read, Tensor]] = {}
 
 
-def follow(place: Tensor, inputs: Tensor) -> None:
-    """Note that a batch was copied to a fixed place, where a captured step finds it: what was made of it goes along."""
+def follow(place: Tensor, inputs: Tensor, model: nn.Module) -> None:
+    """Note that a batch was copied to a fixed place, where a captured step of a model finds it.
+
+    What the model's frozen networks made of it goes along.
+    """
     there = _places.get(place)
     kept, indices, version = _shown.get(inputs, (None, None, None))
     if kept is not None and inputs._version != version:
         kept = None
     if there is None and kept is not None:
         there = _places[place] = _Place()
+        own = set(model.modules())
         for network, make in kept.makers():
-            there.made[network] = (make, kept.rows(network, make, indices).clone())
+            if network in own:
+                there.made[network] = (make, kept.rows(network, make, indices).clone())
     elif there is not None:
         for network, (make, rows) in there.made.items():
             rows.copy_(make(inputs) if kept is None else kept.rows(network, make, indices))
@@ -79,6 +84,7 @@ def kept_pass(inputs: Tensor, network: nn.Module, make: Read) -> Tensor | None:
     """Return what a frozen network makes of a batch, if the batch shows a client's training examples as they are."""
     place = _places.get(inputs)
     if place is not None and network in place.made:
-        return place.made[network][1]
+        rows: Tensor = place.made[network][1]
+        return rows
     kept, indices, version = _shown.get(inputs, (None, None, None))
     return kept.rows(network, make, indices) if kept is not None and inputs._version == version else None

@@ -1,5 +1,5 @@
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,13 +16,16 @@ from fedatlas.client import LocalWork
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import UsageError
+from fedatlas.graphs import GraphEngine
 from fedatlas.models.classifier import InputForm
 from fedatlas.models.prompted import CustomizedClassifier, PromptedClassifier, prompted_vit
 from fedatlas.objectives import ReceivedLoss
 from fedatlas.optimizers import SGD
+from fedatlas.rounds import initial_state, play_round
 from fedatlas.simulate import Simulator
 from fedatlas.types import Assignment, ClientInfo, Cohort, Memory, Tensors, Upload
 from fedatlas.weighting import ByExamples
+from test_graphs import Rerun
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 KINDS = (0, 0, 1, 0, 1)
@@ -334,6 +337,35 @@ def test_the_alignment_leaves_the_model_in_the_mode_of_training() -> None:
 )
 def test_fedgcr_keeps_its_promises(algorithm: Algorithm) -> None:
     check_algorithm(algorithm, kind="images", model=tiny_vit(num_classes=3, dropout=0.1))
+
+
+def test_captured_steps_give_the_bits_of_the_plain_loop_and_pass_no_image_again() -> None:
+    algorithm, states, passed = fedgcr(num_groups=2), [], []
+    for staged in (False, True):
+        torch.manual_seed(0)
+        model = algorithm.extend(tiny_vit())
+        assert isinstance(model, CustomizedClassifier)
+        plain, count = model.encoder.embed, [0]
+
+        def embed(images: Tensor, plain: Callable[[Tensor], Tensor] = plain, count: list[int] = count) -> Tensor:
+            count[0] += len(images)
+            return plain(images)
+
+        model.encoder.embed = embed  # type: ignore[method-assign]
+        work = LocalWork(batch_size=4)
+        with Simulator(algorithm, model, image_federation(), work=work, workers=1, engine="loop") as simulator:
+            runner = simulator.runner
+            if staged:
+                simulator.graphs = GraphEngine(runner.bench, runner.begin, Rerun, most_lanes=1)
+            state = initial_state(algorithm, *runner.bench.shared(), simulator.roster)
+            for _ in range(3):
+                state, _ = play_round(algorithm, state, simulator.roster, simulator, cohort_size=5, rounds=3, seed=0)
+                simulator.commit()
+        assert simulator.graphs is None or simulator.graphs.refused == {}
+        states.append(state.shared)
+        passed.append(count[0])
+    assert same_bits(*states)
+    assert passed[0] == passed[1]
 
 
 def test_fedgr_keeps_its_promises_over_another_base() -> None:
