@@ -27,7 +27,8 @@ DEMO: dict[str, Any] = {
 def run_demo(folder: Path, *, workers: int | None = None, rounds: int = 10) -> tuple[list[Run], Path]:
     """Train all algorithms on the same clients; return the runs and the report."""
     training = {"rounds": rounds, "batch_size": 16, "evaluate_every": 2}
-    configs = {name: Config.load(**DEMO, training=training, algorithm={"name": name}) for name in ALGORITHMS}
+    names = [name for name, recipe in ALGORITHMS.items() if recipe().needs_model is None]
+    configs = {name: Config.load(**DEMO, training=training, algorithm={"name": name}) for name in names}
     federation = next(iter(configs.values())).federation()
     runs = []
     for name, config in configs.items():
