@@ -8,8 +8,6 @@ beta^l = mean over the client's examples of L, the vector of the label's name
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -17,17 +15,16 @@ import torch
 from torch import Tensor
 
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.atlas.dsa_ign import DSAIGN, IndexSettings, decomposition_losses
+from fedatlas.atlas.dsa_ign import DSAIGN, IndexSettings
 from fedatlas.atlas.embeddings import Embeddings
 from fedatlas.atlas.federated_index import train_federated
+from fedatlas.atlas.global_index import train_globally
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
-from fedatlas.errors import DataError, TrainingError, UsageError, unknown_name
-from fedatlas.optimizers import Adam
-from fedatlas.progress import Progress, make_progress
-from fedatlas.seeds import derive, generator, numpy_generator
+from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.progress import make_progress
+from fedatlas.seeds import derive, numpy_generator
 from fedatlas.simulate import repeatable
-from fedatlas.types import Tensors
 
 STRATEGIES = ("federated", "global")
 READING_BATCH = 256
@@ -101,7 +98,7 @@ def train_index_network(
         pairs = _pairs(federation, network.inputs(embeddings.examples), limit, own)
         bar = make_progress(progress, "index", epochs)
         if strategy == "global":
-            loss = _train_globally(network, pairs, targets, epochs=epochs, seed=own, device=place, progress=bar)
+            loss = train_globally(network, pairs, targets, epochs=epochs, seed=own, device=place, progress=bar)
         else:
             loss = train_federated(
                 network, pairs, targets, rounds=epochs, seed=own, device=place, workers=workers, progress=bar
@@ -226,66 +223,3 @@ def _pairs(federation: Federation, inputs: Tensor, limit: int | None, seed: int)
         # The encoder has seen the client's transform; what it made of the images is not transformed again.
         clients.append(replace(client, train=train, test=train[:0], transform=None))
     return Federation(data=vectors, clients=tuple(clients), partition=federation.partition)
-
-
-def _train_globally(
-    network: DSAIGN,
-    pairs: Federation,
-    targets: Tensor,
-    *,
-    epochs: int,
-    seed: int,
-    device: torch.device,
-    progress: Progress,
-) -> float:
-    """Train the network in place on the union of the clients' pairs and return the last epoch's mean loss."""
-    settings = network.settings
-    inputs, labels, targets = pairs.data.inputs.to(device), pairs.data.labels.to(device), targets.to(device)
-    uploads = [pairs.clients[i].train for i in pairs.training_ids]
-    named: Tensors = dict(network.named_parameters())
-    parameters = list(named.values())
-    adam = Adam(lr=settings.lr)
-    slots = adam.slots(adam.init(named), list(named))
-    network.train()
-    mean = math.nan
-    with torch.random.fork_rng(devices=[inputs.device] if device.type == "cuda" else []), progress:
-        torch.manual_seed(derive(seed, "dropout"))
-        for epoch in range(1, epochs + 1):
-            losses = []
-            for batch in _batches(uploads, settings, generator(seed, "order", epoch)):
-                own = batch.to(device)
-                output, restored = network(inputs[own])
-                terms = decomposition_losses(
-                    network.halves(output),
-                    restored,
-                    inputs[own],
-                    targets[labels[own]],
-                    settings.losses,
-                    settings.orthogonality,
-                )
-                loss = torch.stack(list(terms.values())).sum()
-                gradients = list(torch.autograd.grad(loss, parameters, materialize_grads=True))
-                with torch.no_grad():
-                    adam.update(parameters, gradients, slots, settings.lr)
-                losses.append(loss.detach())
-            mean = float(torch.stack(losses).double().mean())
-            if not math.isfinite(mean):
-                message = f"the index's loss is {mean} (lr={settings.lr:g}). Lower the learning rate."
-                raise TrainingError(message, client="(server)", round=epoch, stage="index")
-            progress.advance(epoch, {})
-    return mean
-
-
-def _batches(uploads: Sequence[Tensor], settings: IndexSettings, rng: torch.Generator) -> Iterator[Tensor]:
-    """Yield one shuffled pass over what clients uploaded, in batches of examples; the last short one is kept."""
-    if settings.global_batching == "mixed":
-        union = torch.cat(list(uploads))
-        yield from union[torch.randperm(len(union), generator=rng)].split(settings.batch_size)
-        return
-    single = [
-        batch
-        for upload in uploads
-        for batch in upload[torch.randperm(len(upload), generator=rng)].split(settings.batch_size)
-    ]
-    for i in torch.randperm(len(single), generator=rng).tolist():
-        yield single[i]
