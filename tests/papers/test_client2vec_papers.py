@@ -13,7 +13,7 @@ from fedatlas.atlas import Atlas, label_histogram
 from fedatlas.atlas.embeddings import Embeddings
 from fedatlas.config import Config
 from fedatlas.data import Federation
-from papers.client2vec import effect, figure_9, shakespeare
+from papers.client2vec import effect, figure_9, report, shakespeare
 from papers.client2vec.indexing import atlas_file, index_spec, limited, read_embeddings, write_embeddings
 from papers.client2vec.quality import quality, sample_quality
 from papers.client2vec.settings import SETTINGS, sections
@@ -159,3 +159,11 @@ def test_speeches_are_those_of_roles_that_speak_twice() -> None:
 Who's there?\nNay, answer me.\n\nFran.\nLong live the King! [Bows.]\n\nFirst Lord.\nHe.\n
 End of the Project Gutenberg text\n\nSMALL PRINT.\nNo speech.\n"""
     assert shakespeare.speeches(text) == [("FIRST LORD", "Who's there? Nay, answer me."), ("FIRST LORD", "He.")]
+
+
+def test_measured_tables_go_between_their_marks() -> None:
+    page = "Text.\n<!-- begin one -->\nold\n<!-- end one -->\nMore.\n<!-- begin two -->\nkept\n<!-- end two -->\n"
+    tables = {"one": "### Table\n\nSetting.\n\n| a |\n|---|\n| 1 |\n", "three": "| b |\n"}
+    expected = page.replace("old", "| a |\n|---|\n| 1 |")
+    assert report.filled(page, tables) == expected
+    assert report.filled(expected, tables) == expected
