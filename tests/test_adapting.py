@@ -255,7 +255,8 @@ def test_a_run_from_a_config_knows_its_own_data_model_and_algorithm(tmp_path: Pa
         optimizer={"name": "sgd", "lr": 0.02},
         training={"rounds": 1, "steps": 1, "augment": {"padding": 1}},
     )
-    run = run_config(config, tmp_path / "run", device="cpu", workers=1, resume=False, overwrite=False, show=False)
+    machine = {"device": "cpu", "workers": 1, "engine": "auto"}
+    run = run_config(config, tmp_path / "run", **machine, resume=False, overwrite=False, show=False)  # type: ignore[arg-type]
     adapter = Adapter(run)
     adapted = adapter.adapt(adapter.held_out[0], rounds=1, steps=2)
     assert adapter.algorithm.optimizer == SGD(lr=0.02)

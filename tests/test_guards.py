@@ -15,6 +15,21 @@ from fedatlas.cli import app
 ROOT = Path(__file__).parent.parent
 
 OPTIONS = {
+    "adapt": {
+        "run",
+        "client",
+        "data",
+        "data_folder",
+        "start",
+        "atlas",
+        "examples",
+        "rounds",
+        "steps",
+        "lr",
+        "device",
+        "save",
+        "onnx",
+    },
     "compare": {
         "config",
         "set_",
@@ -40,6 +55,7 @@ OPTIONS = {
         "data",
         "data_folder",
         "seed",
+        "run",
         "source",
         "encoder",
         "strategy",

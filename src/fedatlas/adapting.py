@@ -5,6 +5,7 @@ FedPCE tunes the embedding, FedBN the norms, FedPer the head; where nothing is p
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,14 +17,15 @@ from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.atlas.atlas import Atlas
+from fedatlas.checkpoints import atomic_write
 from fedatlas.client import PERSONAL, ClientData, LocalWork
 from fedatlas.data import Dataset, Federation, Transform
 from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.models.conditioned import ClientEmbedding, bake
 from fedatlas.objectives import CrossEntropy
-from fedatlas.personalised import about_network, save_personalised
+from fedatlas.personalised import about_network, export_onnx, save_personalised
 from fedatlas.reopening import run_algorithm, run_augment, run_federation, run_network
-from fedatlas.runs import Run
+from fedatlas.runs import ADAPTED, Run
 from fedatlas.seeds import Seeds, numpy_generator
 from fedatlas.simulate import ClientRunner, mean_personal, repeatable
 from fedatlas.training import Model, fingerprint
@@ -85,6 +87,13 @@ class Adapted:
         about = about_network(self.adapter.run, self.adapter.algorithm, self.adapter.federation.data)
         return save_personalised(self.model(), {"client": self.client, **about}, path)
 
+    def export_onnx(self, path: Path | str) -> Path:
+        """Write the adapted network as ONNX; needs the extra ``onnx``."""
+        about = about_network(self.adapter.run, self.adapter.algorithm, self.adapter.federation.data)
+        data = self.adapter.runner.data(self.adapter.position(self.client))
+        inputs = data.batch(torch.zeros(2, dtype=torch.int64, device=data.labels.device), None).inputs
+        return export_onnx(self.model().cpu(), inputs.cpu(), {"client": self.client, **about}, path)
+
     def describe(self) -> dict[str, Any]:
         """Return the results as plain values, for a record."""
         plain = ("client", "domain", "origin", "num_examples", "num_steps", "num_tuned", "losses", "seconds")
@@ -120,6 +129,8 @@ class Adapter:
         federation = run_federation(run, data)
         network = run_network(run, federation, self.algorithm, model)
         checkpoint = run.checkpoint()
+        self.round = checkpoint.state.round
+        """The last round of the run."""
         shared, buffers = checkpoint.state.shared, checkpoint.state.buffers
         _rest(network, shared, self.algorithm, run)
         self.federation = federation.to(self.device)
@@ -146,7 +157,7 @@ class Adapter:
 
     def adapt(self, client: str | int | None = None, *, examples: int | None = None, **settings: Any) -> Adapted:
         """Tune what is personal on one client's training part; the settings are those of ``adapt_all``."""
-        return self.adapt_all([self._position(client)], examples=examples, **settings)[0]
+        return self.adapt_all([self.position(client)], examples=examples, **settings)[0]
 
     def adapt_all(
         self,
@@ -186,7 +197,7 @@ class Adapter:
         for title, value in (("rounds", rounds), ("evaluate_every", evaluate_every)):
             if value is not None and value < 1:
                 raise UsageError(f"{title} must be at least 1, got {value}.")
-        numbers = [self._position(client) for client in (self.held_out if clients is None else clients)]
+        numbers = [self.position(client) for client in (self.held_out if clients is None else clients)]
         counts = [examples] * len(numbers) if examples is None or isinstance(examples, int) else list(examples)
         if not numbers or len(counts) != len(numbers):
             raise UsageError(f"give at least one client, and one number of examples each; got {numbers} and {counts}.")
@@ -229,6 +240,14 @@ class Adapter:
             for i, number in enumerate(numbers)
         ]
 
+    def keep(self, results: Sequence[Adapted]) -> Path:
+        """Write what adapting took and gave into the run's folder, for its report; the newest of a client counts."""
+        records = {record["client"]: record for record in self.run.adapted}
+        records |= {one.client: {"round": self.round, **one.describe()} for one in results}
+        path = self.run.folder / ADAPTED
+        atomic_write(path, json.dumps(list(records.values()), indent=1).encode())
+        return path
+
     def score(self, client: int, personal: Tensors) -> ClientScore:
         """Return how the shared model does with these values on a client's test part, as in the run's evaluations."""
         with repeatable(self.device):
@@ -239,7 +258,8 @@ class Adapter:
         self.runner.bench.load({}, self.buffers, personal)
         return bake(self.runner.bench.model).eval().requires_grad_(False)
 
-    def _position(self, client: str | int | None) -> int:
+    def position(self, client: str | int | None) -> int:
+        """Return a client's position, by its name or number; it may be left out where there is only one."""
         names = [c.name for c in self.federation]
         if client is None and len(names) == 1:
             return 0

@@ -1,18 +1,16 @@
-"""The command line: ``fedatlas demo | train | compare | list | report``."""
+"""The command line: ``fedatlas demo | train | compare | adapt | map | list | report``."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from fedatlas.errors import FedatlasError, TrainingError, UsageError
+from fedatlas.adapt_command import adapt
+from fedatlas.errors import TrainingError, UsageError
+from fedatlas.terminal import errors, friendly, output, print_lines, print_rows
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,8 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Federated learning where every client has a vector that says what its data looks like.",
 )
-output = Console(width=None if sys.stdout.isatty() else 160)
-errors = Console(stderr=True)
+app.command()(adapt)
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML config.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", "-s", help="section.key=value; may be given many times.")]
@@ -45,16 +42,6 @@ AtlasOption = Annotated[Path | None, typer.Option("--atlas", help="An atlas that
 UseOption = Annotated[str | None, typer.Option("--use", help="What the atlas is for: sample,aggregate,train.")]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
-
-
-@contextmanager
-def friendly() -> Iterator[None]:
-    """Print an error of ours as one message, without a traceback."""
-    try:
-        yield
-    except FedatlasError as error:
-        errors.print("[bold red]error:[/]", str(error), highlight=False, soft_wrap=True, markup=True)
-        raise typer.Exit(2) from None
 
 
 @app.command()
@@ -166,6 +153,9 @@ def map_(
     data: DataOption = None,
     data_folder: DataFolderOption = None,
     seed: SeedOption = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="Map what this run's clients keep of their own, such as embeddings.")
+    ] = None,
     source: Annotated[str, typer.Option("--source", help="See `fedatlas list atlases`.")] = "client2vec",
     encoder: Annotated[str, typer.Option("--encoder", help="See `fedatlas list encoders`.")] = "builtin",
     strategy: Annotated[str, typer.Option("--strategy", help="Client2Vec's: global or federated.")] = "global",
@@ -175,31 +165,41 @@ def map_(
     to: Annotated[Path, typer.Option("--to", help="The file; pictures go beside it.")] = Path("atlas.safetensors"),
 ) -> None:
     """Give every client a vector, save the atlas and draw it."""
+    from fedatlas.atlas.from_run import run_atlas
     from fedatlas.atlas.making import atlas_disclosures, make_atlas
     from fedatlas.atlas.pictures import map_picture, save_picture, similarity_picture
     from fedatlas.config import Config
+    from fedatlas.grouping import cluster_accuracy
+    from fedatlas.runs import Run
 
     with friendly():
-        settings = Config.load(config, set_ or (), **_sections(None, data, data_folder, None, None, seed))
-        atlas = make_atlas(
-            settings.federation(),
-            source=source,
-            encoder=encoder,
-            strategy=strategy,
-            epochs=epochs,
-            seed=settings.seeds().model,
-            device=device,
-            workers=workers,
-        )
+        if run is not None:
+            atlas = run_atlas(Run(run))
+            left = "the client's vector: what it keeps of its own in the run, which stays home otherwise"
+        else:
+            settings = Config.load(config, set_ or (), **_sections(None, data, data_folder, None, None, seed))
+            left = "; ".join(atlas_disclosures(source, strategy))
+            atlas = make_atlas(
+                settings.federation(),
+                source=source,
+                encoder=encoder,
+                strategy=strategy,
+                epochs=epochs,
+                seed=settings.seeds().model,
+                device=device,
+                workers=workers,
+            )
         atlas.save(to)
         for title, picture in {"similarity": similarity_picture(atlas), "map": map_picture(atlas)}.items():
             save_picture(picture, to.with_name(f"{to.stem}-{title}.png"))
         near = {name: atlas.neighbours(name, 3) for name in atlas.names[:20]}
-        _print_lines(
+        print_lines(
             "nearest clients",
             {name: ", ".join(f"{o} {cosine:.2f}" for o, cosine in found) for name, found in near.items()},
         )
-        left = "; ".join(atlas_disclosures(source, strategy))
+        if 1 < (count := len({*atlas.domains})) < len(atlas):
+            right = cluster_accuracy(atlas.groups(count), list(atlas.domains))
+            output.print(f"groups: {count} by k-means, {right:.0%} of clients are of their group's commonest domain")
         output.print(f"what left each client: {left}\natlas: {to}", highlight=False, soft_wrap=True)
 
 
@@ -214,12 +214,12 @@ def list_(
 
     with friendly():
         if disclosures:
-            _print_lines("what leaves a client", disclosures_by_algorithm())
+            print_lines("what leaves a client", disclosures_by_algorithm())
             return
         if kind is not None and kind not in CATALOGUES:
             raise unknown_name("kind", kind, CATALOGUES)
         for title in [kind] if kind else CATALOGUES:
-            _print_lines(title, CATALOGUES[title]())
+            print_lines(title, CATALOGUES[title]())
 
 
 @app.command()
@@ -324,24 +324,7 @@ def print_results(runs: list[Any]) -> None:
     """Print one table of runs, one row an algorithm."""
     from fedatlas.report import results_table
 
-    rows = results_table(runs)
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", caption="accuracies in percent")
-    table.caption_justify = "left"
-    for i, title in enumerate(rows[0]):
-        table.add_column(title.replace("_", " "), justify="left" if i == 0 else "right")
-    for row in rows:
-        table.add_row(*row.values())
-    output.print(table)
-
-
-def _print_lines(title: str, lines: dict[str, str]) -> None:
-    table = Table(box=None, pad_edge=False, show_header=False, title=title, title_justify="left", title_style="bold")
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column()
-    for name, line in lines.items():
-        table.add_row(name, line)
-    output.print(table)
-    output.print()
+    print_rows(results_table(runs), "accuracies in percent")
 
 
 def _sections(

@@ -1,14 +1,17 @@
-"""A network adapted to one client, as one file for inference: safetensors, with what is needed to build it again."""
+"""A network adapted to one client, as one file for inference: safetensors, with what is needed to build it, or ONNX."""
 
 from __future__ import annotations
 
 import json
+import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as save_tensors
-from torch import nn
+from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.checkpoints import atomic_write
@@ -49,6 +52,43 @@ def save_personalised(model: nn.Module, about: dict[str, Any], path: Path | str)
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in model.state_dict().items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, save_tensors(tensors, metadata={ABOUT: json.dumps(about)}))
+    return path
+
+
+def export_onnx(model: nn.Module, inputs: Tensor, about: dict[str, Any], path: Path | str) -> Path:
+    """Write a network as ONNX: ``inputs`` to ``features`` and ``logits``, any number of examples at a time.
+
+    What is known about the network goes into the file's metadata under ``fedatlas``, as JSON.
+    """
+    try:
+        import onnx
+        import onnxscript  # noqa: F401 - torch's exporter needs it
+    except ImportError as error:
+        raise UsageError(f"ONNX needs the extra onnx: pip install 'fedatlas[onnx]' ({error}).") from error
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The exporter speaks of torchvision, which is not needed, and of its own coming changes.
+    chatter = logging.getLogger("torch.onnx._internal.exporter._registration")
+    before = chatter.level
+    chatter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                model,
+                (inputs,),
+                input_names=["inputs"],
+                output_names=["features", "logits"],
+                dynamic_shapes=({0: torch.export.Dim("examples")},),
+                dynamo=True,
+                verbose=False,
+            )
+    finally:
+        chatter.setLevel(before)
+    assert program is not None
+    file = program.model_proto
+    onnx.helper.set_model_props(file, {ABOUT: json.dumps(about)})
+    atomic_write(path, file.SerializeToString())
     return path
 
 

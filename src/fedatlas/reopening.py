@@ -7,6 +7,7 @@ data, and whatever else was built by hand, must be given again and is checked ag
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -53,6 +54,7 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
     then = run.resolved["federation"]
     if isinstance(given, Dataset):
         federation = federate(given, Iid(num_clients=1), seed=run.resolved["seeds"]["partition"])
+        federation = replace(federation, clients=(replace(federation.clients[0], name=given.name),))
     elif given is not None:
         federation = given
     else:

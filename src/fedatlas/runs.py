@@ -6,6 +6,7 @@ rounds.jsonl      one line a round
 clients.jsonl     one line a (round, client)
 timings.jsonl     seconds, apart from the rest so that equal runs have equal records
 checkpoints/      the last state, with checksums
+adapted.json      clients that were brought in later, by `fedatlas adapt`
 report.html       made by `fedatlas report`
 """
 
@@ -28,6 +29,7 @@ from fedatlas.types import Tensors
 RECORDS = ("rounds.jsonl", "clients.jsonl", "timings.jsonl")
 RESOLVED = "resolved.json"
 CONFIG = "config.toml"
+ADAPTED = "adapted.json"
 
 
 class RunWriter:
@@ -115,7 +117,7 @@ class RunWriter:
         self._files = {}
 
     def _clear(self) -> None:
-        stale = (*RECORDS, "portraits.npz", "report.html")
+        stale = (*RECORDS, "portraits.npz", ADAPTED, "report.html")
         for path in [*(self.folder / name for name in stale), *self.checkpoints.folder.iterdir()]:
             path.unlink(missing_ok=True)
 
@@ -142,7 +144,8 @@ class Run:
     @cached_property
     def resolved(self) -> dict[str, Any]:
         """Every setting as it was used."""
-        return _read_json(self.folder / RESOLVED)
+        resolved: dict[str, Any] = _read_json(self.folder / RESOLVED)
+        return resolved
 
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
@@ -158,6 +161,12 @@ class Run:
     def timings(self) -> list[dict[str, Any]]:
         """Seconds, one entry a round."""
         return _read_lines(self.folder / "timings.jsonl")
+
+    @property
+    def adapted(self) -> list[dict[str, Any]]:
+        """One entry for each client that was brought in later."""
+        path = self.folder / ADAPTED
+        return list(_read_json(path)) if path.exists() else []
 
     @property
     def name(self) -> str:
@@ -272,9 +281,9 @@ def _at(tree: Any, path: tuple[str, ...]) -> Any:
     return tree
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> Any:
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except ValueError as error:
         raise RunFolderError(f"{path} is not valid JSON ({error}); the run's folder was altered.") from error
     except OSError as error:

@@ -1,0 +1,111 @@
+"""``fedatlas adapt``: bring clients to a run that was trained without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedatlas.errors import UsageError, unknown_name
+from fedatlas.terminal import friendly, output, print_lines, print_rows
+
+if TYPE_CHECKING:
+    from fedatlas.adapting import Adapted, Adapter
+    from fedatlas.atlas import Atlas
+
+STARTS = {"unit": "initial", "mean": "mean", "nearest": "nearest", "first": "first", "own": "own"}
+"""What ``--start`` takes, and what the adapter calls it."""
+
+
+def adapt(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    client: Annotated[
+        list[str] | None,
+        typer.Option("--client", help="A client of the run; may be given many times. Else all held out."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", help="A new client's data set, in place of the run's clients.")
+    ] = None,
+    data_folder: Annotated[Path | None, typer.Option("--data-folder", help="Where that data set lies.")] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--start", help="unit, mean, nearest (with --atlas), first or own; else the algorithm's."),
+    ] = None,
+    atlas: Annotated[Path | None, typer.Option("--atlas", help="An atlas, to start from the nearest client.")] = None,
+    examples: Annotated[int | None, typer.Option("--examples", help="Use so many training examples only.")] = None,
+    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds.")] = 200,
+    steps: Annotated[int, typer.Option("--steps", help="Minibatches a round.")] = 50,
+    lr: Annotated[float | None, typer.Option("--lr", help="The first learning rate; else the run's.")] = None,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
+    save: Annotated[Path | None, typer.Option("--save", help="A folder for the adapted networks.")] = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="With --save: as ONNX too (needs the extra onnx).")] = False,
+) -> None:
+    """Tune what a run's algorithm keeps personal on new clients, and nothing else; test before and after."""
+    from fedatlas.adapting import Adapter
+    from fedatlas.atlas import Atlas
+    from fedatlas.data import load_dataset
+    from fedatlas.runs import Run
+
+    with friendly():
+        if start is not None and start not in STARTS:
+            raise unknown_name("start", start, STARTS)
+        if onnx and save is None:
+            raise UsageError("--onnx says how to save; give --save FOLDER.")
+        given = None if data is None else load_dataset(data, data_folder=data_folder)
+        adapter = Adapter(Run(run), data=given, device=device)
+        chosen = client or (None if given is None else [member.name for member in adapter.federation])
+        if chosen is None and not adapter.held_out:
+            raise UsageError(f"{run} held no client out; name one by --client, or bring one by --data.")
+        found = None if atlas is None else _placed(adapter, Atlas.load(atlas), chosen or adapter.held_out)
+        results = adapter.adapt_all(
+            chosen,
+            rounds=rounds,
+            steps=steps,
+            lr=lr,
+            start=None if start is None else STARTS[start],  # type: ignore[arg-type]
+            atlas=found,
+            examples=examples,
+        )
+        kept = adapter.keep(results)
+        print_adapted(results)
+        for adapted in results if save is not None else ():
+            assert save is not None
+            output.print(f"network: {adapted.save(save / f'{adapted.client}.safetensors')}", soft_wrap=True)
+            if onnx:
+                output.print(f"network: {adapted.export_onnx(save / f'{adapted.client}.onnx')}", soft_wrap=True)
+        output.print(f"record: {kept}", highlight=False, soft_wrap=True)
+
+
+def print_adapted(results: list[Adapted]) -> None:
+    """Print one row a client, and each one's few numbers where it has an embedding."""
+    rows = [
+        {
+            "client": one.client,
+            "domain": one.domain or "",
+            "before": f"{100 * one.before.accuracy:.1f}",
+            "after": f"{100 * one.after.accuracy:.1f}",
+            "examples": f"{one.num_examples:,}",
+            "steps": f"{one.num_steps:,}",
+            "numbers_tuned": f"{one.num_tuned:,}",
+            "seconds": f"{one.seconds:.1f}",
+            "bytes_received": f"{one.bytes_received:,}",
+            "sent": f"{one.bytes_sent:,}",
+        }
+        for one in results
+    ]
+    print_rows(rows, f"accuracies in percent; start: {results[0].origin}")
+    numbers = {one.client: one.embedding for one in results if one.embedding is not None}
+    if numbers:
+        print_lines(
+            "their numbers", {name: " ".join(f"{value:.3f}" for value in own.tolist()) for name, own in numbers.items()}
+        )
+
+
+def _placed(adapter: Adapter, atlas: Atlas, clients: list[str]) -> Atlas:
+    """Return the atlas with the clients in it, each placed as the atlas's own source places clients."""
+    from fedatlas.atlas.placing import place_client
+
+    for name in clients:
+        atlas = place_client(atlas, adapter.federation, name)
+    return atlas

@@ -1,0 +1,48 @@
+"""What the commands say: results to the output, errors as one message, tables without frames."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedatlas.errors import FedatlasError
+
+output = Console(width=None if sys.stdout.isatty() else 160)
+errors = Console(stderr=True)
+
+
+@contextmanager
+def friendly() -> Iterator[None]:
+    """Print an error of ours as one message, without a traceback."""
+    try:
+        yield
+    except FedatlasError as error:
+        errors.print("[bold red]error:[/]", str(error), highlight=False, soft_wrap=True, markup=True)
+        raise typer.Exit(2) from None
+
+
+def print_rows(rows: list[dict[str, str]], caption: str) -> None:
+    """Print rows of equal keys as one table; the first column is the name."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", caption=caption)
+    table.caption_justify = "left"
+    for i, title in enumerate(rows[0]):
+        table.add_column(title.replace("_", " "), justify="left" if i == 0 else "right")
+    for row in rows:
+        table.add_row(*row.values())
+    output.print(table)
+
+
+def print_lines(title: str, lines: Mapping[str, str]) -> None:
+    """Print names and what is said of each."""
+    table = Table(box=None, pad_edge=False, show_header=False, title=title, title_justify="left", title_style="bold")
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column()
+    for name, line in lines.items():
+        table.add_row(name, line)
+    output.print(table)
+    output.print()
