@@ -40,7 +40,8 @@ def main(runs: Path) -> None:
     (PAGES / "curves").mkdir(exist_ok=True)
     base = Run(runs / "fedavg")
     for name in ALGORITHMS:
-        draw(Run(runs / name), base, PAGES / "curves" / f"{name}.svg")
+        if (runs / name).exists():
+            draw(Run(runs / name), base, PAGES / "curves" / f"{name}.svg")
 
 
 if __name__ == "__main__":

@@ -72,9 +72,6 @@ def measured(task: Task) -> Numbers:
 
 def play(task: Task) -> tuple[Numbers, nn.Module, Federation]:
     """Train one variant; return its numbers, the model with the last parameters, and the clients."""
-    deadline = task.options.extra.get("deadline")
-    if deadline is not None and time.time() > deadline:
-        raise TimeoutError("the time was up before this one began")
     settings, device = task.settings, torch.device(task.options.device)
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True

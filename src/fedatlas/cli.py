@@ -141,9 +141,10 @@ def demo(
     from fedatlas.demo import run_demo
 
     with friendly():
-        runs, report = run_demo(folder or Path("runs") / "demo", workers=workers, rounds=rounds)
-        print_results(runs)
-        output.print(f"\nOpen [bold]{report}[/] in a browser.", highlight=False, soft_wrap=True)
+        for part in run_demo(folder or Path("runs") / "demo", workers=workers, rounds=rounds):
+            output.print(f"\n[bold]{part.title}[/]", highlight=False)
+            print_results(part.runs)
+            output.print(f"\nOpen [bold]{part.report}[/] in a browser.", highlight=False, soft_wrap=True)
 
 
 @app.command(name="map")

@@ -1,0 +1,163 @@
+"""FedGCR's scripts: what they measure, the data they carry, the page they write."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedatlas.algorithms.fedgc import ADAMW
+from fedatlas.data import Dataset, DomainImbalance, Federation, federate, from_arrays, from_npz
+from papers.fedgcr import data, evidence, measuring, pretrain_vit, table_3, table_14
+from papers.fedgcr.published import ABLATIONS, TABLE_1, TABLE_2, TABLE_6, TABLE_7
+from papers.fedgcr.report import page
+from papers.fedgcr.variants import ABLATION, METHODS, variant
+from papers.tables import Options, Task, measure
+
+TYPES = MappingProxyType({"dark": 40, "bright": 200})
+
+
+def shades(size: int = 60) -> Dataset:
+    """Two domains, dark and bright noise; the class is where a bar lies."""
+    rng = np.random.default_rng(0)
+    images, labels, domains = [], [], []
+    for domain, level in TYPES.items():
+        label = rng.integers(2, size=size)
+        image = np.full((size, 8, 8, 3), level, np.uint8) + rng.integers(0, 30, (size, 8, 8, 3)).astype(np.uint8)
+        image[label == 1, :3] += 20
+        images.append(image)
+        labels.append(label)
+        domains += [domain] * size
+    return from_arrays(np.concatenate(images), np.concatenate(labels), name="shades", domain=domains)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all scripts measure on four clients of two types."""
+
+    def make(name: str, *, factor: float, other_order: bool, seed: int, folder: str | None) -> Federation:
+        return federate(shades(), DomainImbalance(factor=1, quota=24), test="domain", seed=seed)
+
+    monkeypatch.setattr(measuring, "make_federation", make)
+
+
+def task(options: Options, method: str, **settings: Any) -> Task:
+    one = variant(options, "digit-five", 10, method, **settings)
+    return Task(name=one.name, settings=one.settings, seed=0, options=options, folder=options.out)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_training_is_measured_by_domain_with_its_groups_and_what_travelled(tmp_path: Path) -> None:
+    """The plain model sends 4 prompts of 16 and a head of 2 x 16 + 2, 98 numbers; GC-Net has 16 x 64 + 64 + 64 x 16 +
+    16 = 2,128 more, and a client adds its vector of 16 and its loss."""
+    options = Options(quick=True, rounds=2, out=tmp_path, workers=1)
+    plain, gcr = (measuring.measured(task(options, method)) for method in ("fedavg", "fedgcr"))
+    assert plain["bytes_up"] == plain["bytes_down"] == 4 * 98
+    assert gcr["bytes_up"] == 4 * (98 + 2128 + 16 + 1)
+    assert plain["groups"] == []
+    assert {"gmm 3", "gmm 7", "kmeans", "finch", "own"} <= gcr["groups"][-1].keys()
+    assert gcr["cluster_accuracy"] == gcr["groups"][-1]["own"] > 0.5
+    assert gcr["domain_mean"] == pytest.approx(sum(gcr["domains"].values()) / 2)
+
+
+@pytest.mark.usefixtures("few")
+def test_tables_and_the_page_are_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--quick", "--rounds", "1", "--seeds", "0", "--workers", "1", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["table", *arguments])
+    table_3.main()
+    table_14.main()
+    shown = capsys.readouterr().out
+    assert "T' = 7" in shown
+    assert "(95.45)" in shown
+    assert "PACS, factor 10, FINCH" in shown
+    first = evidence.plan(Options(quick=True, rounds=1))
+    assert len({(one.key, seed) for one in first for seed in one.seeds}) > 40
+    monkeypatch.setattr(evidence, "plan", lambda options: first[:3])
+    evidence.main()
+    kept = json.loads((tmp_path / "evidence.json").read_bytes())
+    assert kept["results"].keys() >= {"digit-five, factor 10, fedgcr", "alone, fedgr"}
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["evidence", "--report", "--out", str(tmp_path)])
+    evidence.main()
+    text = capsys.readouterr().out
+    assert text == page(kept)
+    assert "## PACS" in text
+    assert "(82.74)" in text
+    assert "| 1.00 |" in text  # FedAvg's time over FedAvg's
+
+
+def test_what_an_earlier_call_measured_is_not_measured_again(tmp_path: Path) -> None:
+    options = Options(quick=True, rounds=1, out=tmp_path, only="never")
+    one = replace(variant(options, "pacs", 5, "term"), seeds=(0,))
+    tmp_path.joinpath("evidence.json").write_text(json.dumps({"results": {one.name: {"0": {"domain_mean": 0.5}}}}))
+    evidence.restore([one], tmp_path)
+    assert measure([one], options) == {one.name: [{"domain_mean": 0.5}]}
+
+
+def test_all_methods_have_one_optimizer_and_as_many_groups_as_types() -> None:
+    for method in METHODS.values():
+        base = measuring.make_algorithm(method, {}, 4).optimizer
+        assert getattr(base, "base", base) == ADAMW
+    assert measuring.make_algorithm("fedgcr", {}, 4) == measuring.make_algorithm("fedgcr", {"num_groups": 4}, 5)
+    assert measuring.make_algorithm("fedgcr", {"preset": "as_published_code"}, 4).optimizer.keep_state
+
+
+def test_the_paper_s_rows_are_whole() -> None:
+    for table in (TABLE_1, TABLE_2, TABLE_6):
+        assert table.keys() == METHODS.keys()
+        assert {len(row) for row in table.values()} == {9}
+    assert all(table.keys() == METHODS.keys() for table in TABLE_7.values())
+    assert all(table.keys() == ABLATION.keys() for table in ABLATIONS.values())
+    # Tables 5 and 13 begin with FedAvg and end with FedGCR at factor 10.
+    for name, table in (("digit-five", TABLE_1), ("pacs", TABLE_6), ("domainnet", TABLE_2)):
+        assert ABLATIONS[name]["neither"] == table["FedAvg"][6:]
+        assert ABLATIONS[name]["both (FedGCR)"] == table["FedGCR"][6:]
+
+
+def test_the_packed_examples_are_those_that_were_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = replace(shades(), name="pacs")
+    monkeypatch.setattr(data, "load_dataset", lambda name, data_folder: whole)
+    monkeypatch.setattr(data, "MOST_TRAIN", {"pacs": {"dark": 30, "bright": 20}})
+    monkeypatch.setattr(data, "SIDE", 8)
+    chosen = data.chosen("pacs", None)
+    assert chosen.is_test is not None
+    assert (~chosen.is_test).sum() == 50
+    assert chosen.is_test.sum() == 29  # a quarter of each class of each domain, rounded
+    data.pack(chosen, tmp_path / "pacs.npz")
+    again = from_npz(tmp_path / "pacs.npz", name="pacs")
+    assert torch.equal(again.inputs, chosen.inputs)
+    assert torch.equal(again.labels, chosen.labels)
+    assert again.is_test is not None
+    assert torch.equal(again.is_test, chosen.is_test)
+    assert [again.domains[i] for i in again.domain] == [chosen.domains[i] for i in chosen.domain]  # type: ignore
+
+
+def test_the_network_that_ships_is_small_enough() -> None:
+    trainer = pretrain_vit.Trainer(pretrain_vit.Recipe(), torch.zeros(1, 3, 32, 32), torch.zeros(1))
+    assert sum(value.numel() for value in pretrain_vit.halved(trainer.model).values()) * 2 < 6_000_000
+
+
+def test_pretraining_learns_repeats_and_keeps_what_it_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrain_vit, "SHAPE", {"patch": 8, "width": 16, "depth": 1, "heads": 2})
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(2, (64,), generator=generator)
+    images = torch.randint(0, 60, (64, 3, 32, 32), generator=generator).to(torch.uint8)
+    images[labels == 1] += 150
+    recipe = pretrain_vit.Recipe(batch_size=32, mixed=0.5, lr=0.01)
+    losses = []
+    for _ in range(2):
+        trainer = pretrain_vit.Trainer(recipe, images, labels)
+        losses.append(torch.stack([trainer.epoch(20) for _ in range(10)]))
+    assert torch.equal(losses[0], losses[1])
+    assert losses[0][-1] < losses[0][0]
+    state = pretrain_vit.halved(trainer.model)
+    assert all(torch.equal(value, state[name].float()) for name, value in trainer.model.state_dict().items())
+    assert 0 <= pretrain_vit.accuracy(trainer.model, images[:8], labels[:8]) <= 1
+    assert "| seed | 0 |" in pretrain_vit.card({"seed": 0})
