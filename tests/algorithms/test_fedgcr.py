@@ -1,16 +1,18 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm
-from fedatlas.algorithms import fedavg, feddyn, qffl, scaffold
+from fedatlas.algorithms import build_algorithm, fedavg, feddyn, qffl, scaffold
 from fedatlas.algorithms.fedgc import ADAMW, Customized, GroupCentres, GroupCustomization, fedgc
 from fedatlas.algorithms.fedgcr import fedgcr
 from fedatlas.algorithms.fedgr import FixedGroups, GroupLoss, TypeGroups, TypeVector, fedgr
+from fedatlas.atlas import Atlas
 from fedatlas.checking import check_algorithm
 from fedatlas.client import LocalWork
 from fedatlas.data.dataset import Dataset
@@ -395,6 +397,42 @@ def test_groups_may_come_from_an_atlas() -> None:
     play(algorithm, Norms(), blob_federation(num_clients=4), rounds=2)
     with pytest.raises(UsageError, match=r"client 'client-4' has no group among the 4 .* from the same federation"):
         play(algorithm, Norms(), blob_federation(num_clients=5), rounds=2)
+
+
+def test_an_atlas_groups_for_weights_and_centres_alike_and_centres_are_of_what_clients_sent() -> None:
+    """The atlas has client-1 and client-2 together: their vectors 9 and 1 have the mean 5."""
+    algorithm = fedgcr(num_groups=2, atlas=Towns())
+    known = FixedGroups(clients=Towns.names, groups=(0, 1, 1, 0))
+    rule, weighting = algorithm.server[0], algorithm.weighting[-1]
+    assert isinstance(rule, GroupCentres)
+    assert isinstance(weighting, GroupLoss)
+    assert rule.groups == weighting.groups == known
+    assert fedgc(num_groups=2, atlas=Towns()).server == algorithm.server
+    given = cohort((1, 2, 4), (10, 20, 30), vectors=([0.0], [9.0], [1.0]))
+    _, memory = rule.apply({}, {}, given)
+    assert memory["group"].tolist() == [0, 1, 1]
+    assert memory["centres"].tolist() == [[0.0], [5.0]]
+    model = algorithm.extend(tiny_vit())
+    federation = image_federation()
+    federation = replace(federation, clients=federation.clients[:4])
+    state, _, _ = play(algorithm, model, federation, rounds=2, work=LocalWork(batch_size=8))
+    assert state.memory["server/group_customization"]["group"].tolist() == [0, 1, 1, 0]
+
+
+def test_an_atlas_may_be_given_as_its_file(tmp_path: Path) -> None:
+    vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1]])
+    atlas = Atlas(names=("a", "b", "c"), halves={"feature": vectors}, sizes=torch.tensor([1, 1, 1]))
+    atlas.save(tmp_path / "atlas.safetensors")
+    for recipe in (fedgr, fedgc, fedgcr):
+        given, read = (
+            build_algorithm(recipe.__name__, num_groups=2, atlas=one)
+            for one in (atlas, str(tmp_path / "atlas.safetensors"))
+        )
+        assert given == read
+    weighting = fedgr(num_groups=2, method="finch", atlas=atlas).weighting[-1]
+    assert isinstance(weighting, GroupLoss)
+    assert isinstance(weighting.groups, FixedGroups)
+    assert weighting.groups.groups[0] == weighting.groups.groups[2]
 
 
 def test_fedgcr_is_fedgr_over_fedgc() -> None:
