@@ -274,6 +274,7 @@ def figures(run: Run) -> Numbers:
     sizes = {client["name"]: client["num_train"] for client in run.resolved["federation"]["clients"]}
     names = list(sizes)
     epochs = run.resolved["training"]["epochs"]
+    own = [entry["own"]["accuracy"] for entry in run.rounds if entry.get("own")][-10:]
     keys = ("sigma_client", "worst_client", "domain_mean", "worst_domain", "sigma_type")
     return {
         "best": run.best["accuracy"],
@@ -282,6 +283,7 @@ def figures(run: Run) -> Numbers:
         "last_five": mean(entry["accuracy"] for entry in last),
         "last_ten": mean(entry["accuracy"] for entry in tested[-10:]),
         **{key: mean(entry[key] for entry in last) for key in keys if last[0].get(key) is not None},
+        **({"own": mean(own)} if own else {}),
         "rounds": len(run.rounds),
         "seconds": run.seconds,
         "images": epochs * sum(sizes[names[client]] for entry in run.rounds for client in entry["cohort"]),
