@@ -13,8 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from atlases import random_atlas
 from fedatlas.algorithm import Algorithm
-from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg
+from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg, moon
+from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.client import Local, LocalWork
 from fedatlas.graphs import GraphEngine
 from fedatlas.objectives import Batch, Output, Term
@@ -98,6 +100,18 @@ def test_staged_steps_give_the_bits_of_the_plain_loop(name: str) -> None:
     for client in remembered:
         assert remembered[client].keys() == kept[client].keys()
         assert all(same_bits(remembered[client][part], kept[client][part]) for part in remembered[client])
+
+
+@pytest.mark.parametrize("personal", [False, True])
+def test_an_atlas_is_used_in_staged_steps_to_the_same_bits(personal: bool) -> None:
+    atlas = random_atlas(blob_federation(num_clients=6, held_out=1))
+    algorithm = client2vec(moon(), atlas, personal=personal)
+    plain, remembered, _ = _rounds(algorithm, staged=False)
+    staged, kept, simulator = _rounds(algorithm, staged=True)
+    assert simulator.graphs is not None
+    assert simulator.graphs.refused == {}
+    assert same_bits(plain.shared, staged.shared)
+    assert all(same_bits(own, kept[c][part]) for c, memory in remembered.items() for part, own in memory.items())
 
 
 @pytest.mark.parametrize("optimizer", [SGD(lr=0.05, momentum=0.9, keep_state=True), Adam(lr=0.01, keep_state=True)])
