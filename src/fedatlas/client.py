@@ -73,6 +73,11 @@ class ClientData:
         return len(self.client.train)
 
     @cached_property
+    def train_on_host(self) -> Tensor:
+        """Which examples the client trains on, in the host's memory."""
+        return self.client.train.cpu()
+
+    @cached_property
     def place(self) -> int:
         """The client's position among those that train, or among the held-out ones if it is held out."""
         return sum(other.held_out == self.client.held_out for other in self.federation.clients[: self.id])

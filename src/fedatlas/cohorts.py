@@ -186,7 +186,7 @@ class CohortEngine:
         results: dict[int, Result] = {}
         for i, client in enumerate(group):
             local = client.local
-            if told[1][i] or not torch.isfinite(torch.tensor(told[0][i])):
+            if told[1][i] or not math.isfinite(told[0][i]):
                 raise training_error(f"loss is {told[0][i]} or a parameter is not finite", local)
             local.steps = len(client.sizes)
             local.parameters = {name: value[i] for name, value in zip(names, values, strict=True)}
@@ -214,9 +214,8 @@ class _Batches:
         self._group, self._work = group, work
         self.steps = max(len(client.sizes) for client in group)
         self.width = max(max(client.sizes, default=0) for client in group)
-        sizes = torch.zeros(self.steps, len(group), dtype=torch.int64)
-        for i, client in enumerate(group):
-            sizes[: len(client.sizes), i] = torch.tensor(client.sizes)
+        padded = [client.sizes + [0] * (self.steps - len(client.sizes)) for client in group]
+        sizes = torch.tensor(padded).T
         self._sizes = sizes.amax(1).tolist()
         self.uneven = bool((sizes != sizes[:, :1]).any())
         """Whether the clients differ in size at any step, so that some are padded."""
@@ -224,7 +223,7 @@ class _Batches:
         indices = torch.zeros(self.steps, len(group), self.width, dtype=torch.int64)
         there = torch.arange(self.width) < sizes[:, :, None]
         for i, client in enumerate(group):
-            own = client.local.data.client.train.cpu()
+            own = client.local.data.train_on_host
             indices[:, i] = own[0]
             indices[:, i][there[:, i]] = own[client.order]
         self._indices = indices.to(device)
@@ -244,7 +243,8 @@ class _Batches:
             inputs, labels = (torch.stack(column) for column in ([b.inputs for b in made], [b.labels for b in made]))
         else:
             inputs, labels, _ = self._group[0].local.data.batch(indices.flatten(), None)
-            inputs, labels = inputs.unflatten(0, indices.shape), labels.unflatten(0, indices.shape)
+            # One after another again: a convolution with a filter for each client is slow on channels last.
+            inputs, labels = inputs.contiguous().unflatten(0, indices.shape), labels.unflatten(0, indices.shape)
         if self._weights is None:
             return inputs, labels, None, None
         return inputs, labels, self._weights[step, :, : self._sizes[step]], self.active[step].bool()

@@ -207,13 +207,16 @@ def draw_order(local: Local, skip_single: bool) -> tuple[list[int], Tensor]:
     passes: list[Tensor] = []
     while len(sizes) < work.steps if work.steps is not None else len(passes) < work.epochs:
         order = torch.randperm(count, generator=rng)
-        chosen = [part for part in order.split(work.batch_size) if not (skip_single and len(part) == 1)]
+        whole, rest = divmod(count, work.batch_size)
+        found = [work.batch_size] * whole + [rest] * (rest > (1 if skip_single else 0))
+        if skip_single and work.batch_size == 1:
+            found = []
         if work.steps is not None:
-            chosen = chosen[: work.steps - len(sizes)]
-        if not chosen:
+            found = found[: work.steps - len(sizes)]
+        if not found:
             break  # only batches of one example: nothing to train on
-        sizes += [len(part) for part in chosen]
-        passes.append(torch.cat(chosen))
+        sizes += found
+        passes.append(order[: sum(found)])
     return sizes, torch.cat(passes) if passes else torch.empty(0, dtype=torch.int64)
 
 
