@@ -74,7 +74,7 @@ def play(task: Task) -> tuple[Numbers, nn.Module, Federation]:
     """Train one variant; return its numbers, the model with the last parameters, and the clients."""
     settings, device = task.settings, torch.device(task.options.device)
     if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.set_float32_matmul_precision("high")
     federation = make_federation(
         settings["data"],
         factor=settings["factor"],

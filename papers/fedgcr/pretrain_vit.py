@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     device = torch.device(options.device)
-    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.set_float32_matmul_precision("high")
     data = load_dataset("cifar10", data_folder=options.data)
     assert data.is_test is not None
     images, labels = data.inputs[~data.is_test].to(device), data.labels[~data.is_test].to(device)
