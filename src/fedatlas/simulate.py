@@ -232,6 +232,10 @@ class Simulator:
         self.changed |= self._pending.keys()
         self._pending = {}
 
+    def remarks(self) -> dict[str, Any]:
+        """Return nothing: on one machine everybody answers."""
+        return {}
+
     def evaluate(self, shared: Tensors, buffers: Tensors, clients: Sequence[int]) -> list[ClientScore]:
         """Return how the shared model, with each client's own parameters, does on the clients' test parts."""
         clients = [c for c in clients if len(self.federation.clients[c].test)]

@@ -6,13 +6,13 @@ import copy
 import hashlib
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.client import LocalWork, Precision
@@ -24,11 +24,11 @@ from fedatlas.optimizers import LocalOptimizer
 from fedatlas.plan import TrainingPlan as TrainingPlan
 from fedatlas.portraits import write_portraits
 from fedatlas.progress import Progress, make_progress
-from fedatlas.rounds import RoundRecord, initial_state, play_round
+from fedatlas.rounds import RoundRecord, Transport, initial_state, play_round
 from fedatlas.runs import Run, RunWriter, machine, versions
 from fedatlas.seeds import Seeds, derive
-from fedatlas.simulate import Engine, Simulator
-from fedatlas.types import ClientScore, Memory
+from fedatlas.simulate import ClientRunner, Engine, Simulator
+from fedatlas.types import ClientInfo, ClientScore, Memory
 
 Model = str | nn.Module | Callable[[], nn.Module]
 
@@ -137,30 +137,58 @@ def train_run(
         writer = RunWriter(folder, resolved, config=config, resume=resume, overwrite=overwrite)
         try:
             write_portraits(federation, folder)
-            _Loop(algorithm, federation, simulator, plan, seeds, writer, progress).run()
+            TrainingLoop(algorithm, federation, simulator, plan, seeds, writer, progress).run()
         finally:
             writer.close()
     return Run(folder)
 
 
-class _Loop:
+class Host(Transport, Protocol):
+    """What a training loop asks of the place where clients run, beyond running them."""
+
+    runner: ClientRunner
+    """Its workbench says how parameters begin and which are personal."""
+    roster: list[ClientInfo]
+    memory: MutableMapping[int, Memory]
+    """What is kept of each client in a checkpoint."""
+    changed: set[int]
+    """Clients of whom it changed since somebody last cleared this set."""
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """Return a tensor that was read from a file where, and laid out as, the model's own are."""
+        ...
+
+    def commit(self) -> None:
+        """Take over what clients remember after a round that was played to its end."""
+        ...
+
+    def remarks(self) -> dict[str, Any]:
+        """Return what the record of the round shall also say."""
+        ...
+
+    def fallbacks(self) -> dict[str, int]:
+        """Return why clients were left to a slower way of running them, and how often."""
+        ...
+
+
+class TrainingLoop:
     """The rounds of one run, from its checkpoint (or from nothing) to its end."""
 
     def __init__(
         self,
         algorithm: Algorithm,
         federation: Federation,
-        simulator: Simulator,
+        host: Host,
         plan: TrainingPlan,
         seeds: Seeds,
         writer: RunWriter,
         progress: Progress,
     ) -> None:
-        self.algorithm, self.federation, self.simulator = algorithm, federation, simulator
+        self.algorithm, self.federation, self.host = algorithm, federation, host
         self.plan, self.seeds, self.writer, self.progress = plan, seeds, writer, progress
         self.domains = {i: client.domain for i, client in enumerate(federation.clients)}
-        shared, buffers = simulator.runner.bench.shared()
-        self.state = initial_state(algorithm, shared, buffers, simulator.roster)
+        shared, buffers = host.runner.bench.shared()
+        self.state = initial_state(algorithm, shared, buffers, host.roster)
         self.saved_round = 0
         self.complete_round = 0
 
@@ -182,13 +210,13 @@ class _Loop:
     def _restore(self) -> None:
         checkpoint = None
         limit = self.plan.memory_bytes()
-        self.simulator.memory = self.writer.checkpoints.memories(limit, self.simulator.place)
+        self.host.memory = self.writer.checkpoints.memories(limit, self.host.place)
         if self.writer.checkpoints.exists():
-            checkpoint = self.writer.checkpoints.load(self.simulator.place, limit)
+            checkpoint = self.writer.checkpoints.load(self.host.place, limit)
             self.writer.checkpoints.clear_leftovers()
             memory: Memory = {key: {} for key in self.state.memory} | checkpoint.state.memory
             self.state = replace(checkpoint.state, memory=memory)
-            self.simulator.memory = checkpoint.clients
+            self.host.memory = checkpoint.clients
             self.saved_round = self.complete_round = self.state.round
         self.writer.open(checkpoint)
         self.progress.start_from(self.state.round)
@@ -201,21 +229,21 @@ class _Loop:
         state, record = play_round(
             self.algorithm,
             self.state,
-            self.simulator.roster,
-            self.simulator,
+            self.host.roster,
+            self.host,
             cohort_size=self.plan.cohort_size(len(self.federation.training_ids)),
             rounds=self.plan.rounds,
             seed=self.seeds.sampling,
             test_own=self.plan.test_own and evaluated,
         )
         self.state = state
-        self.simulator.commit()
+        self.host.commit()
         trained = time.perf_counter()
         scores = self._evaluate() if evaluated else []
         tested = time.perf_counter()
         summary = self._record(record, scores)
         timing: dict[str, Any] = {"round": state.round, "train": trained - began, "evaluate": tested - trained}
-        if fallbacks := self.simulator.fallbacks():
+        if fallbacks := self.host.fallbacks():
             timing["fallbacks"] = fallbacks
         self.writer.write("timings.jsonl", [timing])
         self.complete_round = state.round
@@ -225,7 +253,7 @@ class _Loop:
 
     def _evaluate(self) -> list[ClientScore]:
         try:
-            return self.simulator.evaluate(self.state.shared, self.state.buffers, range(len(self.federation)))
+            return list(self.host.evaluate(self.state.shared, self.state.buffers, range(len(self.federation))))
         except TrainingError as error:
             raise TrainingError(
                 f"{error.message}: the model broke in this round. Lower the learning rate.",
@@ -244,7 +272,7 @@ class _Loop:
         }
         summary: dict[str, Any] = {}
         if scores:
-            personal = bool(self.simulator.runner.bench.personal)
+            personal = bool(self.host.runner.bench.personal)
             line["tested"] = {
                 "model": "the aggregated shared parameters" + (" with each client's own" if personal else ""),
                 "data": "each client's test part",
@@ -256,6 +284,7 @@ class _Loop:
                 line["held_out"] = held_out
         if record.own:
             line["own"] = summarize(record.own, self.domains)
+        line |= self.host.remarks()
         own = {score.client: score for score in record.own}
         tested = {score.client: score for score in scores}
         lines = []
@@ -275,8 +304,8 @@ class _Loop:
         return summary
 
     def _save(self) -> None:
-        self.writer.save(self.state, self.simulator.memory, self.simulator.changed)
-        self.simulator.changed.clear()
+        self.writer.save(self.state, self.host.memory, self.host.changed)
+        self.host.changed.clear()
         self.saved_round = self.state.round
 
 
