@@ -5,11 +5,13 @@ seed = 0
              folds, fold
 [model]      name and the model's own options
 [algorithm]  name and the recipe's own options
-[atlas]      file, use (a list of sample, aggregate, train) and client2vec's own options
+[atlas]      file or make (a table: how to make it first), use (a list of sample, aggregate, train), client2vec's own
+             options
 [algorithms] options by algorithm, for comparing several: fedsam = { rho = 0.01 }
 [optimizer]  name and the optimizer's own options
 [training]   rounds, cohort, epochs, steps, batch_size, precision, augment (a table), buffers, equal_weights,
              evaluate_every, test_own, checkpoint_every, memory_limit
+[flower]     clients (how many, or their names), minimum, deadline, wait, insecure: over a network only
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from typing import Any
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS, build_algorithm
 from fedatlas.algorithms.client2vec import client2vec
+from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.dsa_ign import IndexSettings
 from fedatlas.client import LocalWork
 from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, load_dataset
 from fedatlas.errors import UsageError, unknown_name
@@ -51,7 +55,7 @@ DEFAULTS: dict[str, Any] = {
     "model": {"name": "cnn"},
     "algorithm": {"name": "fedavg"},
     "algorithms": {},
-    "atlas": {"file": None, "use": ["sample", "aggregate", "train"]},
+    "atlas": {"file": None, "make": None, "use": ["sample", "aggregate", "train"]},
     "optimizer": {"name": "sgd"},
     "training": {
         "rounds": 20,
@@ -68,6 +72,7 @@ DEFAULTS: dict[str, Any] = {
         "checkpoint_every": None,
         "memory_limit": None,
     },
+    "flower": {"clients": None, "minimum": 1, "deadline": 600, "wait": 600, "insecure": False},
 }
 OPEN = ("model", "algorithm", "optimizer")
 """Sections whose options belong to what they name, and are checked when it is built."""
@@ -100,6 +105,11 @@ class Config:
             _merge(values, tree, f"--set {key.strip()}")
         return cls(values)
 
+    @classmethod
+    def from_text(cls, text: str, settings: Sequence[str] = ()) -> Config:
+        """Return the config that is written in a TOML text, with ``section.key=value`` settings on top."""
+        return cls.load(None, settings, **tomllib.loads(text))
+
     def dataset(self) -> Dataset:
         """Return the data set that is named."""
         data = self.values["data"]
@@ -122,28 +132,45 @@ class Config:
             federation = federation.fold(data["fold"], data["folds"], self.seeds().partition)
         return federation
 
-    def algorithm(self) -> Algorithm:
-        """Return the algorithm over the optimizer that is named."""
+    def algorithm(self, atlas: Atlas | None = None) -> Algorithm:
+        """Return the algorithm over the optimizer that is named; ``atlas`` is the one that [atlas] says to make."""
         chosen = self.values["algorithm"]
         algorithm = build_algorithm(**{**self.values[BY_ALGORITHM].get(chosen["name"], {}), **chosen})
         if self.values["optimizer"] != DEFAULTS["optimizer"]:
             algorithm = algorithm.with_optimizer(build_optimizer(**self.values["optimizer"]))
         buffers, equal = (self.values["training"][key] for key in ("buffers", "equal_weights"))
         algorithm = algorithm if buffers is None else algorithm.with_buffers(buffers)
-        return self._with_atlas(algorithm.counting_equally() if equal else algorithm)
+        return self._with_atlas(algorithm.counting_equally() if equal else algorithm, atlas)
 
-    def _with_atlas(self, algorithm: Algorithm) -> Algorithm:
+    def _with_atlas(self, algorithm: Algorithm, made: Atlas | None) -> Algorithm:
         options = dict(self.values[ATLAS])
-        file, uses = options.pop("file"), options.pop("use")
-        if file is None:
+        file, make, uses = options.pop("file"), options.pop("make"), options.pop("use")
+        if file is None and make is None:
             return algorithm
+        if file is not None and make is not None:
+            raise UsageError("atlas: give either file, an atlas that is there, or make, how to make it.")
+        if make is not None and made is None:
+            raise UsageError("atlas.make: the atlas has to be made before the algorithm is; give it as atlas=.")
         known = DEFAULTS[ATLAS]["use"]
         for use in uses:
             if use not in known:
                 raise unknown_name("use of an atlas", use, known)
-        options |= {"base": algorithm, "atlas": file, **{use: use in uses for use in known}}
-        made: Algorithm = _checked(client2vec, "option of atlas", options)
-        return made
+        options |= {"base": algorithm, "atlas": made or file, **{use: use in uses for use in known}}
+        return _checked(client2vec, "option of atlas", options)  # type: ignore[no-any-return]
+
+    def atlas_settings(self) -> dict[str, Any] | None:
+        """Return how to make an atlas, as options of ``make_atlas``; None where none is to be made."""
+        make = self.values[ATLAS]["make"]
+        if make is None:
+            return None
+        known = ("source", "encoder", "encoder_options", "strategy", "epochs", "settings")
+        for option in make:
+            if option not in known:
+                raise unknown_name("option of atlas.make", option, known)
+        options = {"strategy": "federated", "seed": self.seeds().model, **make}
+        if "settings" in options:
+            options["settings"] = _checked(IndexSettings, "option of atlas.make.settings", options["settings"])
+        return options
 
     def work(self) -> LocalWork:
         """Return how much a client trains."""

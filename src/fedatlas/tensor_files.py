@@ -52,9 +52,7 @@ class TensorFiles:
 
     def write(self, stem: str, memory: Memory) -> Entry:
         """Write a file and return what it must be when it is read."""
-        # Cloned: a part may remember one tensor under two names, which the format does not know.
-        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in _flat(memory).items()}
-        content = save_tensors(tensors)
+        content = memory_to_bytes(memory)
         name = f"{stem}{SUFFIX}"
         atomic_write(self.folder / name, content)
         return Entry(name, len(content), digest(content))
@@ -68,7 +66,7 @@ class TensorFiles:
             raise damaged(path, "it is missing or unreadable") from error
         if digest(content) != entry.sha256:
             raise damaged(path, "it was cut short or altered (its checksum differs)")
-        return _deep(load_tensors(content), place)
+        return memory_from_bytes(content, place)
 
     def check(self, entry: Entry) -> None:
         """Refuse a file that is missing or has another size, without reading it."""
@@ -95,6 +93,19 @@ def damaged(path: Path, why: str) -> RunFolderError:
 def digest(content: bytes) -> str:
     """Return a checksum."""
     return hashlib.sha256(content).hexdigest()
+
+
+def memory_to_bytes(memory: Memory) -> bytes:
+    """Return named tensors as the content of one file."""
+    # Cloned: a part may remember one tensor under two names, which the format does not know.
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in _flat(memory).items()}
+    content: bytes = save_tensors(tensors)
+    return content
+
+
+def memory_from_bytes(content: bytes, place: Place = lambda tensor: tensor) -> Memory:
+    """Return what ``memory_to_bytes`` was given, in its order."""
+    return _deep(load_tensors(content), place)
 
 
 def _flat(memory: Memory) -> Tensors:

@@ -67,9 +67,9 @@ def from_npz(path: str | Path, *, name: str | None = None) -> Dataset:
     """Return a Dataset from an npz file.
 
     The arrays are named ``x``, ``y``; or ``x_train``, ``y_train``, ``x_test``, ``y_test``; or ``<domain>_x``,
-    ``<domain>_y`` for each domain. ``classes`` names the classes; ``domain``, ``owner`` and ``is_test`` may stand
-    beside (with a test part: training first, then test). In place of pixels there may be packed WebP pictures: ``webp``
-    and ``offset`` for ``x``, ``<part>_webp`` and ``<part>_offset`` for a part.
+    ``<domain>_y`` for each domain. ``classes`` names the classes, ``mean`` and ``std`` scale the images; ``domain``,
+    ``owner`` and ``is_test`` may stand beside (with a test part: training first, then test). In place of pixels there
+    may be packed WebP pictures: ``webp`` and ``offset`` for ``x``, ``<part>_webp`` and ``<part>_offset`` for a part.
     """
     file = Path(path)
     arrays = read_npz(file)
@@ -89,6 +89,7 @@ def from_npz(path: str | Path, *, name: str | None = None) -> Dataset:
         np.concatenate([y for _, y in parts.values()]),
         name=name or file.stem,
         classes=[str(c) for c in arrays["classes"]] if "classes" in arrays else None,
+        **{key: arrays[key].astype(float).tolist() for key in ("mean", "std") if key in arrays},
         **extra,
     )
 

@@ -1,0 +1,12 @@
+"""The same rounds over Flower: real machines, encrypted and authenticated, to the same bits as the simulator.
+
+Needs the extra ``flower`` (flwr 1.41). A Flower app is two lines, which ``fedatlas flower init`` writes:
+
+    app = make_server_app("run.toml")
+    app = make_client_app("run.toml")
+"""
+
+from fedatlas.flower.client_app import make_client_app
+from fedatlas.flower.server_app import make_server_app
+
+__all__ = ["make_client_app", "make_server_app"]
