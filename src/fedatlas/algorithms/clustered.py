@@ -17,8 +17,6 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import linkage
-from scipy.spatial.distance import pdist
 from torch import Tensor
 
 from fedatlas.algorithm import Algorithm
@@ -124,6 +122,10 @@ def bins_by_similarity(
 
 def light_groups(rows: NDArray[np.float64], masses: Sequence[int], capacity: int) -> list[list[int]]:
     """Return the largest groups of the Ward tree that weigh no more than the capacity; each row is an observation."""
+    # Imported here: it takes half a second, which else every process of a network's nodes would pay.
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import pdist
+
     groups = {i: [i] for i in range(len(masses))}
     weights = list(masses)
     for one, other, *_ in linkage(pdist(rows), "ward").tolist():

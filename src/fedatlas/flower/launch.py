@@ -200,7 +200,7 @@ class LocalFederation:
         while not (status := self.status(run)).startswith("finished"):
             if time.monotonic() - began > timeout:
                 raise LaunchError(f"run {run} is still {status} after {timeout:g} s:\n{self.server_log(run)[-3000:]}")
-            time.sleep(0.5)
+            time.sleep(3)  # a look costs a process of its own
         if status != "finished:completed":
             raise LaunchError(f"run {run} is {status}:\n{self.server_log(run)[-3000:]}")
 

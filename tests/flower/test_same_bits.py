@@ -1,0 +1,49 @@
+"""Every algorithm ends over Flower's messages with the bits that the simulator ends with."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.config import Config
+from fedatlas.data.federation import Federation
+from fedatlas.flower.client_app import make_client_app
+from fedatlas.flower.server_app import serve
+from fedatlas.rehearsal import tiny_federation
+from flower_grid import FakeGrid
+from flower_network import handed_out, simulated
+from tiny import same_bits
+
+NEEDS_NORMS = {"fedbn", "fedpce"}
+NEEDS_IMAGES = {"fedmix", "harmofl", *NEEDS_NORMS}
+
+
+def without_held_out(federation: Federation) -> Federation:
+    return replace(federation, clients=tuple(c for c in federation.clients if not c.held_out))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_ends_with_the_simulators_bits(name: str, tmp_path: Path) -> None:
+    images = name in NEEDS_IMAGES
+    federation = without_held_out(tiny_federation("images" if images else "features"))
+    settings = [
+        f"algorithm.name={name}",
+        f"model.name={'cnn' if images else 'mlp'}",
+        "training.rounds=3",
+        "training.cohort=4",
+        "training.batch_size=8",
+        "training.evaluate_every=3",
+        "flower.clients=6",
+        *(["model.norm=instance"] if name in NEEDS_NORMS else []),
+    ]
+    (tmp_path / "run.toml").write_text(Config.load(None, settings).to_toml())
+    config = Config.load(tmp_path / "run.toml")
+    grid = FakeGrid(make_client_app(tmp_path / "run.toml"), handed_out(federation, tmp_path / "data"))
+    over_flower = serve(config, grid, tmp_path / "flower")
+    here = simulated(config, federation, tmp_path / "here")
+    assert same_bits(over_flower.parameters(), here.parameters())
+    assert [r["cohort"] for r in over_flower.rounds] == [r["cohort"] for r in here.rounds]
+    assert over_flower.rounds[-1]["left_out"] == []
+    torch.testing.assert_close(over_flower.last["loss"], here.last["loss"])

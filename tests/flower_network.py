@@ -1,0 +1,82 @@
+"""A federation of real processes for tests: files handed out, an app written, a SuperLink and SuperNodes started."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedatlas.config import Config
+from fedatlas.data.federation import Federation
+from fedatlas.flower.export import write_npz
+from fedatlas.flower.init import write_app
+from fedatlas.flower.launch import LocalFederation
+from fedatlas.progress import Silent
+from fedatlas.runs import Run
+from fedatlas.training import train_run
+
+PATIENCE = 400
+"""Seconds that a test waits; a run takes a tenth of it on a machine that is not busy."""
+
+
+def simulated(config: Config, federation: Federation, folder: Path, atlas: Any = None) -> Run:
+    """Return the run that the simulator makes of the same config and data."""
+    model, options = config.model()
+    return train_run(
+        federation,
+        config.algorithm(atlas),
+        model=model,
+        model_options=options,
+        work=config.work(),
+        plan=config.plan(),
+        seeds=config.seeds(),
+        device="cpu",
+        workers=1,
+        folder=folder,
+        resume=False,
+        overwrite=False,
+        progress=Silent(),
+    )
+
+
+def handed_out(federation: Federation, folder: Path) -> dict[str, dict[str, Any]]:
+    """Write every client's data to a file and return the nodes' configs."""
+    nodes: dict[str, dict[str, Any]] = {}
+    for i, client in enumerate(federation.clients):
+        data = write_npz(federation, i, folder / f"{client.name}.npz")
+        nodes[client.name] = {"client": client.name, "data": str(data)}
+    return nodes
+
+
+@contextmanager
+def network(
+    federation: Federation, config: Config, folder: Path, *, leave_out: tuple[str, ...] = ()
+) -> Iterator[LocalFederation]:
+    """Start a node for every client; the app lies in folder/app, the run will be in folder/run."""
+    nodes = handed_out(federation, folder / "data")
+    write_app(folder / "app", config, run_folder=folder / "run")
+    with LocalFederation(folder / "network", nodes=list(nodes)) as local:
+        for name, settings in nodes.items():
+            if name not in leave_out:
+                local.start_node(name, **{k: v for k, v in settings.items() if k != "client"})
+        yield local
+
+
+def wait_until(happened: Callable[[], bool], what: str) -> None:
+    """Wait for something that must happen soon."""
+    began = time.monotonic()
+    while not happened():
+        assert time.monotonic() - began < PATIENCE, f"waited in vain for {what}"
+        time.sleep(0.2)
+
+
+def finished_rounds(folder: Path) -> int:
+    """Return how many rounds a run's record holds."""
+    file = folder / "rounds.jsonl"
+    return len(file.read_bytes().splitlines()) if file.exists() else 0
+
+
+def bytes_by_way(run: Run) -> Mapping[str, int]:
+    """Return the bytes that went down and up in a run."""
+    found = [client for line in run.rounds for client in line["bytes"].values()]
+    return {way: sum(entry[way] for entry in found) for way in ("down", "up")}
