@@ -139,8 +139,8 @@ def num_bytes(records: RecordDict) -> int:
     """Return how many bytes of names and values a message carries, without Flower's envelope."""
     total = sum(len(name) for name in records)
     total += sum(record.count_bytes() for record in records.array_records.values())
-    for held in (*records.config_records.values(), *records.metric_records.values()):
-        total += sum(len(name) + _size(value) for name, value in held.items())
+    for name in (*records.config_records, *records.metric_records):
+        total += sum(len(title) + _size(value) for title, value in values(records, name).items())
     return total
 
 
