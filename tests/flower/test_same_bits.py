@@ -16,8 +16,17 @@ from flower_grid import FakeGrid
 from flower_network import handed_out, simulated
 from tiny import same_bits
 
-NEEDS_NORMS = {"fedbn", "fedpce"}
-NEEDS_IMAGES = {"fedmix", "harmofl", *NEEDS_NORMS}
+PROMPTED = ("model.name=prompted_vit", "model.weights=untrained", "model.width=8", "model.depth=1", "model.heads=2")
+MODELS = {
+    "fedmix": ("model.name=cnn",),
+    "harmofl": ("model.name=cnn",),
+    "fedbn": ("model.name=cnn", "model.norm=instance"),
+    "fedpce": ("model.name=cnn", "model.norm=instance"),
+    "fedgc": PROMPTED,
+    "fedgr": PROMPTED,
+    "fedgcr": PROMPTED,
+}
+"""Where an algorithm needs more than linear layers on features."""
 
 
 def without_held_out(federation: Federation) -> Federation:
@@ -26,17 +35,15 @@ def without_held_out(federation: Federation) -> Federation:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_algorithm_ends_with_the_simulators_bits(name: str, tmp_path: Path) -> None:
-    images = name in NEEDS_IMAGES
-    federation = without_held_out(tiny_federation("images" if images else "features"))
+    federation = without_held_out(tiny_federation("images" if name in MODELS else "features"))
     settings = [
         f"algorithm.name={name}",
-        f"model.name={'cnn' if images else 'mlp'}",
         "training.rounds=3",
         "training.cohort=4",
         "training.batch_size=8",
         "training.evaluate_every=3",
         "flower.clients=6",
-        *(["model.norm=instance"] if name in NEEDS_NORMS else []),
+        *MODELS.get(name, ("model.name=mlp",)),
     ]
     (tmp_path / "run.toml").write_text(Config.load(None, settings).to_toml())
     config = Config.load(tmp_path / "run.toml")

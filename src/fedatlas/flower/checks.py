@@ -15,14 +15,16 @@ from fedatlas.flower.packets import (
     CHANGE,
     METRICS,
     NOTE,
+    SCORE,
     BadReplyError,
     num_bytes,
+    tensors,
     unpack_memory,
     unpack_score,
     unpack_upload,
     values,
 )
-from fedatlas.types import ClientScore, Memory, Upload
+from fedatlas.types import ClientScore, Memory, Tensors, Upload
 
 SLACK = 1 << 24
 """Bytes that any answer may hold, whatever the model's size: a part may send a few images' worth."""
@@ -40,9 +42,9 @@ def check_size(records: RecordDict, sent: int) -> int:
     return size
 
 
-def check_upload(records: RecordDict, expected: Expectations, client: int, num_examples: int) -> Upload:
+def check_upload(records: RecordDict, expected: Expectations, client: int, num_examples: int, num_test: int) -> Upload:
     """Return the upload that an answer holds."""
-    _only(records, {CHANGE, BUFFERS, METRICS, ABOUT}, NOTE)
+    _only(records, {CHANGE, BUFFERS, METRICS, SCORE, ABOUT}, NOTE)
     about, metrics = values(records, ABOUT), values(records, METRICS)
     _tensors("change", _arrays(records, CHANGE), expected.change)
     _tensors("buffers", _arrays(records, BUFFERS), expected.buffers)
@@ -54,6 +56,8 @@ def check_upload(records: RecordDict, expected: Expectations, client: int, num_e
         raise BadReplyError(f"it claims {about['num_examples']} examples, and said {num_examples} at first")
     if "loss" not in metrics or not all(math.isfinite(float(value)) for value in metrics.values()):
         raise BadReplyError(f"its metrics are {metrics}; a finite loss is wanted")
+    if SCORE in records:
+        _score(records, SCORE, client, num_test)
     return unpack_upload(records, client)
 
 
@@ -67,14 +71,16 @@ def check_said(records: RecordDict, said: Said) -> Memory:
 def check_score(records: RecordDict, client: int, num_test: int) -> ClientScore | None:
     """Return the score that an answer holds."""
     _only(records, {METRICS})
-    found = values(records, METRICS)
-    if not found.get("num_examples"):
-        return None
+    return _score(records, METRICS, client, num_test)
+
+
+def _score(records: RecordDict, name: str, client: int, num_test: int) -> ClientScore | None:
     try:
-        score = unpack_score(records, client)
+        score = unpack_score(records, client, name)
     except (KeyError, TypeError, ValueError) as error:
-        raise BadReplyError(f"its score cannot be read: {error}") from error
-    assert score is not None
+        raise BadReplyError(f"its score cannot be read: {error!r}") from error
+    if score is None:
+        return None
     if score.num_examples != num_test or not 0 <= score.num_correct <= score.num_examples:
         raise BadReplyError(f"it scored {score.num_correct} of {score.num_examples}, and said it has {num_test}")
     if not math.isfinite(score.loss):
@@ -82,9 +88,12 @@ def check_score(records: RecordDict, client: int, num_test: int) -> ClientScore 
     return score
 
 
-def check_tensors(title: str, record: ArrayRecord, expected: Shapes) -> None:
-    """Refuse arrays that are not finite numbers of the expected names, types and shapes."""
-    _tensors(title, record, expected)
+def check_arrays(records: RecordDict, name: str, expected: Shapes) -> Tensors:
+    """Return the tensors of an answer that holds one record of arrays."""
+    _only(records, {name})
+    record = _arrays(records, name)
+    _tensors(name, record, expected)
+    return tensors(record)
 
 
 def _only(records: RecordDict, names: set[str], prefix: str | None = None) -> None:

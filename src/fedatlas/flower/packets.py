@@ -62,7 +62,7 @@ def pack_assignment(
     assignment: Assignment, about: Mapping[str, Any], shared: ArrayRecord, buffers: ArrayRecord
 ) -> RecordDict:
     """Return an assignment as records; the model's are given, since all clients of a round get the same."""
-    own = {"round": assignment.round, "rounds": assignment.rounds}
+    own = {"round": assignment.round, "rounds": assignment.rounds, "test_own": assignment.test_own}
     return RecordDict(
         {
             SHARED: shared,
@@ -83,6 +83,7 @@ def unpack_assignment(records: RecordDict) -> Assignment:
         shared=tensors(records.array_records[SHARED]),
         buffers=tensors(records.array_records[BUFFERS]),
         notes=unpack_memory(NOTE, records),
+        test_own=bool(about["test_own"]),
     )
 
 
@@ -95,6 +96,7 @@ def pack_upload(upload: Upload, *, remembers: bool) -> RecordDict:
             BUFFERS: arrays(upload.buffers),
             **pack_memory(NOTE, upload.notes),
             METRICS: MetricRecord(dict(upload.metrics)),
+            **({} if upload.score is None else {SCORE: _score_record(upload.score)}),
             ABOUT: plain(about),
         }
     )
@@ -111,20 +113,23 @@ def unpack_upload(records: RecordDict, client: int) -> Upload:
         buffers=tensors(records.array_records[BUFFERS]),
         notes=unpack_memory(NOTE, records),
         metrics={name: float(value) for name, value in values(records, METRICS).items()},
+        score=unpack_score(records, client, SCORE) if SCORE in records else None,
     )
 
 
 def pack_score(score: ClientScore | None) -> RecordDict:
     """Return a client's score as records; None where it has nothing to be tested on."""
-    if score is None:
-        return RecordDict({METRICS: MetricRecord({"num_examples": 0})})
+    return RecordDict({METRICS: MetricRecord({"num_examples": 0}) if score is None else _score_record(score)})
+
+
+def _score_record(score: ClientScore) -> MetricRecord:
     found = {"num_examples": score.num_examples, "num_correct": score.num_correct, "loss": score.loss}
-    return RecordDict({METRICS: MetricRecord({**found})})
+    return MetricRecord({**found})
 
 
-def unpack_score(records: RecordDict, client: int) -> ClientScore | None:
+def unpack_score(records: RecordDict, client: int, name: str = METRICS) -> ClientScore | None:
     """Return the score that a client sent."""
-    found = values(records, METRICS)
+    found = values(records, name)
     if not int(found["num_examples"]):
         return None
     return ClientScore(

@@ -113,7 +113,8 @@ class FlowerTransport:
 
         def check(name: str, records: RecordDict) -> Upload:
             client = ids[name]
-            upload = check_upload(records, self.expected, client, self.members[client].num_train)
+            member = self.members[client]
+            upload = check_upload(records, self.expected, client, member.num_train, member.num_test)
             remembers[client] = bool(values(records, ABOUT).get("remembers"))
             return upload
 
