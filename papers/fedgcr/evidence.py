@@ -22,7 +22,7 @@ from papers.tables import Options, Variant, measure, read_options
 
 DATA = ("digit-five", "pacs")
 SEEDS = (0, 1, 2)
-COST_ROUNDS = 8
+COST_ROUNDS = 6
 
 
 def plan(options: Options) -> list[Variant]:
@@ -47,7 +47,7 @@ def plan(options: Options) -> list[Variant]:
 def costs(options: Options) -> list[Variant]:
     """Return short trainings whose time is taken with nothing beside them."""
     found = []
-    for method in dict.fromkeys([*ABLATION.values(), *METHODS.values()]):
+    for method in ABLATION.values():
         one = variant(options, "digit-five", 10, method)
         settings = {**one.settings, "rounds": COST_ROUNDS, "evaluate_every": COST_ROUNDS}
         found.append(replace(one, name=f"alone, {method}", settings=settings, seeds=(0,)))

@@ -162,7 +162,7 @@ def costs_table(results: Results) -> list[str]:
     if not base:
         return []
     rows = []
-    for method in dict.fromkeys([*ABLATION.values(), *METHODS.values()]):
+    for method in ABLATION.values():
         found = of(results, f"alone, {method}")
         if not found:
             continue
