@@ -144,6 +144,10 @@ def demo(
         for part in run_demo(folder or Path("runs") / "demo", workers=workers, rounds=rounds):
             output.print(f"\n[bold]{part.title}[/]", highlight=False)
             print_results(part.runs)
+            for record in (record for run in part.runs if run.name == "fedpce" for record in run.adapted):
+                accuracy = f"{100 * record['accuracy_before']:.1f} -> {100 * record['accuracy_after']:.1f}"
+                took = f"{record['num_tuned']} numbers tuned in {record['seconds']:.1f} s"
+                output.print(f"fedpce brings in {record['client']}: {accuracy}, {took}", highlight=False)
             output.print(f"\nOpen [bold]{part.report}[/] in a browser.", highlight=False, soft_wrap=True)
 
 

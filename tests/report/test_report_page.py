@@ -1,5 +1,6 @@
 import base64
 import io
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -92,6 +93,36 @@ def test_links_and_ids_belong_together(run: Run, other: Run, tmp_path: Path) -> 
     links = [a["href"][1:] for tag, a in page.elements if tag == "a"]
     assert len(ids) == len(set(ids))
     assert links == ids == ["results", "clients", "rounds", "spread", "similarity", "settings"]
+
+
+ADAPTED = {
+    "client": "dora",
+    "domain": "y",
+    "origin": "as the run's clients began",
+    "num_examples": 40,
+    "num_steps": 100,
+    "num_tuned": 3,
+    "seconds": 1.25,
+    "accuracy_before": 0.3,
+    "accuracy_after": 0.45,
+    "embedding": [0.5, -1.0, 0.0],
+}
+
+
+def test_clients_that_were_brought_in_later_are_shown_before_and_after(run: Run, tmp_path: Path) -> None:
+    assert "newcomers" not in [a.get("id") for _, a in report([run], tmp_path).elements]
+    (run.folder / "adapted.json").write_text(json.dumps([ADAPTED]))
+    page = report([run], tmp_path)
+    assert "newcomers" in [a.get("id") for _, a in page.elements]
+    assert "30.0 → 45.0" in page.words
+    assert "3 numbers, 40 examples, 100 steps, 1.2 s" in page.words
+    assert "dora, number 2: -1.000" in page.words
+    tested = {**ADAPTED, "client": "<eve>", "num_tuned": 0, "embedding": None}
+    (run.folder / "adapted.json").write_text(json.dumps([tested]))
+    page = report([run], tmp_path)
+    assert "nothing is personal: tested only" in page.words
+    assert "fedavg, <eve>" in page.words
+    assert "Their" not in page.said
 
 
 def test_names_are_shown_as_they_are_never_as_markup(tmp_path: Path) -> None:

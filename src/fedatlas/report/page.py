@@ -12,6 +12,7 @@ from fedatlas.report.groups import Group, final, group_runs, same_split
 from fedatlas.report.headline import default_title, key_figures, sentence
 from fedatlas.report.markup import element, escape
 from fedatlas.report.members import Member, Portraits, domain_colors, read_members, read_portraits
+from fedatlas.report.newcomers import newcomers
 from fedatlas.report.settings import settings
 from fedatlas.report.similarity import similarity
 from fedatlas.report.spread import accuracy_by_group, client_charts, client_table
@@ -49,6 +50,7 @@ def render(runs: Sequence[Run], *, title: str | None = None) -> str:
         ("clients", "The clients", _clients(runs, members, portraits, classes)),
         ("rounds", "Over the rounds", _rounds(groups, by_domain)),
         ("spread", "By client and domain" if by_domain else "By client", _spread(groups, members, by_domain)),
+        ("newcomers", "Brought in later", newcomers(runs, by_domain)),
         ("similarity", "How alike the clients are", _similarity(members, portraits)),
         ("settings", "Settings", settings(groups)),
     ]
