@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ def simulated(config: Config, federation: Federation, folder: Path, atlas: Any =
         overwrite=False,
         progress=Silent(),
     )
+
+
+def without_held_out(federation: Federation) -> Federation:
+    """Return the federation of the clients that train."""
+    return replace(federation, clients=tuple(c for c in federation.clients if not c.held_out))
 
 
 def handed_out(federation: Federation, folder: Path) -> dict[str, dict[str, Any]]:

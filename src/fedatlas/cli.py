@@ -256,12 +256,18 @@ def run_config(
     show: bool | None = None,
 ) -> Any:
     """Train what a config says, and say how to resume when it is interrupted."""
+    from fedatlas.atlas.making import kept_atlas, make_atlas
     from fedatlas.progress import make_progress
+    from fedatlas.runs import ATLAS
     from fedatlas.training import train_run
 
-    algorithm = config.algorithm()
     model, options = config.model()
     federation = config.federation()
+    atlas = None
+    if (make := config.atlas_settings()) is not None:
+        here: dict[str, Any] = {"device": device, "workers": workers, "progress": show}
+        atlas = kept_atlas(folder / ATLAS, lambda: make_atlas(federation, **make, **here), resume=resume)
+    algorithm = config.algorithm(atlas)
     try:
         return train_run(
             federation,

@@ -14,12 +14,13 @@ from torch import nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS, build_algorithm
+from fedatlas.atlas.atlas import Atlas
 from fedatlas.config import Config
 from fedatlas.data import Dataset, Federation, Iid, Transform, federate
 from fedatlas.errors import DataError, UsageError
 from fedatlas.models import HUB_PREFIX, MODELS
 from fedatlas.optimizers import OPTIMIZERS
-from fedatlas.runs import CONFIG, Run
+from fedatlas.runs import ATLAS, CONFIG, Run
 from fedatlas.seeds import Seeds
 from fedatlas.training import Model, fingerprint, make_model
 
@@ -34,7 +35,8 @@ def run_algorithm(run: Run, given: Algorithm | None = None) -> Algorithm:
     """Return a run's algorithm; one that is given must build and keep at home what the run's did."""
     config = run_config(run)
     if given is None and config is not None:
-        return config.algorithm()
+        file = run.folder / ATLAS
+        return config.algorithm(Atlas.load(file) if file.exists() else None)
     then: dict[str, Any] = run.resolved["algorithm"]
     if given is None and run.name not in ALGORITHMS:
         raise UsageError(f"{run.folder} was made by {run.name!r}, which is none of the recipes; give algorithm=.")

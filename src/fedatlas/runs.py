@@ -29,6 +29,8 @@ from fedatlas.types import Tensors
 RECORDS = ("rounds.jsonl", "clients.jsonl", "timings.jsonl")
 RESOLVED = "resolved.json"
 CONFIG = "config.toml"
+ATLAS = "atlas.safetensors"
+"""The atlas that a run made for itself, where its config says so."""
 ADAPTED = "adapted.json"
 
 
@@ -230,7 +232,7 @@ class Run:
 
 def _is_ours(name: str) -> bool:
     """Tell whether a run that was killed in its first moment could have left this file."""
-    return name in (*RECORDS, CONFIG, "checkpoints") or name.endswith(".partial")
+    return name in (*RECORDS, CONFIG, ATLAS, "checkpoints") or name.endswith(".partial")
 
 
 def versions() -> dict[str, str]:

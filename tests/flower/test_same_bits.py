@@ -1,6 +1,5 @@
 """Every algorithm ends over Flower's messages with the bits that the simulator ends with."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,12 +7,11 @@ import torch
 
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import Config
-from fedatlas.data.federation import Federation
 from fedatlas.flower.client_app import make_client_app
 from fedatlas.flower.server_app import serve
 from fedatlas.rehearsal import tiny_federation
 from flower_grid import FakeGrid
-from flower_network import handed_out, simulated
+from flower_network import handed_out, simulated, without_held_out
 from tiny import same_bits
 
 PROMPTED = ("model.name=prompted_vit", "model.weights=untrained", "model.width=8", "model.depth=1", "model.heads=2")
@@ -27,10 +25,6 @@ MODELS = {
     "fedgcr": PROMPTED,
 }
 """Where an algorithm needs more than linear layers on features."""
-
-
-def without_held_out(federation: Federation) -> Federation:
-    return replace(federation, clients=tuple(c for c in federation.clients if not c.held_out))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -22,7 +22,7 @@ from fedatlas.data.federation import Federation
 from fedatlas.errors import DataError, UsageError
 from fedatlas.progress import make_progress
 
-BATCH = 256
+BATCH, SMALL_BATCH = 256, 16
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,7 +131,10 @@ class BatchEncoder(ABC):
         examples, done = torch.zeros(len(data), 0), 0
         with make_progress(progress, f"encode {self.name}", total) as bar:
             for indices, inputs in shown_batches(federation, BATCH):
-                vectors = self.embed(data, inputs if self.device is None else inputs.to(self.device))
+                # Products with a few rows add up in another order, and a client's vectors must not depend on who was
+                # encoded with it: a small batch is filled up with its own examples.
+                shown = inputs if len(inputs) >= SMALL_BATCH else inputs[torch.arange(SMALL_BATCH) % len(inputs)]
+                vectors = self.embed(data, shown if self.device is None else shown.to(self.device))[: len(inputs)]
                 if done == 0:
                     examples = torch.zeros(len(data), vectors.shape[1])
                 examples[indices.cpu()] = vectors.float().cpu()

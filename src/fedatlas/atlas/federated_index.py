@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithm import Algorithm
-from fedatlas.atlas.dsa_ign import DSAIGN, LOSSES, Orthogonality, decomposition_losses
+from fedatlas.atlas.dsa_ign import DSAIGN, LOSSES, IndexSettings, Orthogonality, decomposition_losses
 from fedatlas.client import Local, LocalWork
 from fedatlas.data.federation import Federation
 from fedatlas.objectives import Batch, Output, Term
@@ -40,6 +40,17 @@ class Decomposition(Term):
         return torch.stack(list(named.values())).sum()
 
 
+def index_algorithm(settings: IndexSettings, targets: Tensor) -> Algorithm:
+    """Return the algorithm that trains the network: FedAvg with DSA-IGN's objective; Adam begins anew in each round."""
+    term = Decomposition(targets=targets, losses=settings.losses, orthogonality=settings.orthogonality)
+    return Algorithm(name="dsa_ign", objective=(term,), optimizer=Adam(lr=settings.lr))
+
+
+def index_work(settings: IndexSettings) -> LocalWork:
+    """Return how much a client trains the network in a round."""
+    return LocalWork(epochs=settings.local_epochs, batch_size=settings.batch_size)
+
+
 def train_federated(
     network: DSAIGN,
     pairs: Federation,
@@ -53,13 +64,11 @@ def train_federated(
 ) -> float:
     """Train the network in place and return the last round's mean loss.
 
-    ``pairs`` holds example vectors as inputs. Adam begins anew in each round; clients count by their examples.
+    ``pairs`` holds example vectors as inputs; clients count by their examples.
     """
-    settings = network.settings
-    term = Decomposition(targets=targets.to(device), losses=settings.losses, orthogonality=settings.orthogonality)
-    algorithm = Algorithm(name="dsa_ign", objective=(term,), optimizer=Adam(lr=settings.lr))
-    work = LocalWork(epochs=settings.local_epochs, batch_size=settings.batch_size)
-    plan = TrainingPlan(rounds=rounds, cohort=settings.cohort)
+    algorithm = index_algorithm(network.settings, targets.to(device))
+    work = index_work(network.settings)
+    plan = TrainingPlan(rounds=rounds, cohort=network.settings.cohort)
     cohort_size = plan.cohort_size(len(pairs.training_ids))
     with (
         Simulator(algorithm, network, pairs, work=work, seed=seed, device=device, workers=workers) as simulator,

@@ -89,13 +89,13 @@ def train_index_network(
     for client in federation:
         if len(client.train):
             _vectors(client, embeddings)
-    own = derive(seed, "client2vec index")  # apart from a run's own streams, which may have the same seed
+    own = index_seed(seed)
     with repeatable(place):
         network = DSAIGN(embeddings.examples.shape[1], embeddings.classes.shape[1], settings, seed=own)
         network.to(place)
         targets = network.targets(embeddings.classes)
         limit = settings.upload if strategy == "global" else settings.local_samples
-        pairs = _pairs(federation, network.inputs(embeddings.examples), limit, own)
+        pairs = training_pairs(federation, network.inputs(embeddings.examples), limit, own)
         bar = make_progress(progress, "index", epochs)
         if strategy == "global":
             loss = train_globally(network, pairs, targets, epochs=epochs, seed=own, device=place, progress=bar)
@@ -122,6 +122,11 @@ def train_index_network(
         "network": network.describe(),
     }
     return network
+
+
+def index_seed(seed: int) -> int:
+    """Return the seed of the index network, apart from a run's own streams, which may have the same seed."""
+    return derive(seed, "client2vec index")
 
 
 def index_clients(network: DSAIGN, federation: Federation, embeddings: Embeddings) -> Atlas:
@@ -210,7 +215,7 @@ def _vectors(client: Client, embeddings: Embeddings) -> Tensor:
     return examples
 
 
-def _pairs(federation: Federation, inputs: Tensor, limit: int | None, seed: int) -> Federation:
+def training_pairs(federation: Federation, inputs: Tensor, limit: int | None, seed: int) -> Federation:
     """Return the federation with vectors as inputs, and at most ``limit`` of them a client, drawn by the seed."""
     data = federation.data
     vectors = Dataset(name=data.name, inputs=inputs.cpu(), labels=data.labels.cpu(), classes=data.classes)

@@ -1,5 +1,7 @@
 """Make an atlas by the name of its source."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fedatlas.atlas.atlas import Atlas
@@ -47,6 +49,23 @@ def atlas_disclosures(
     return said
 
 
+def index_settings(encoder: str, settings: IndexSettings | None = None) -> IndexSettings:
+    """Return the settings of the index network over an encoder, where none are given."""
+    if settings is not None:
+        return settings
+    return IndexSettings(feed_forward=64) if encoder == "builtin" else IndexSettings()
+
+
+def kept_atlas(file: Path, make: Callable[[], Atlas], *, resume: bool) -> Atlas:
+    """Return the atlas that a run's folder keeps; one that is not there, or not to be resumed, is made and kept."""
+    if resume and file.exists():
+        return Atlas.load(file)
+    atlas = make()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atlas.save(file)
+    return atlas
+
+
 def make_atlas(
     federation: Federation,
     *,
@@ -77,12 +96,10 @@ def make_atlas(
         return label_histogram(federation)
     embeddings: Embeddings = make_encoder(encoder, **encoder_options or {}).encode(federation, progress=progress)
     if source == "client2vec":
-        if settings is None and encoder == "builtin":
-            settings = IndexSettings(feed_forward=64)
         return client2vec_index(
             federation,
             embeddings,
-            settings=settings,
+            settings=index_settings(encoder, settings),
             strategy=strategy,
             epochs=epochs,
             seed=seed,

@@ -200,7 +200,10 @@ class Conversation:
             raise BadReplyError(f"the node reports: {' '.join(str(reply.error.reason).split())}")
         self._count(name, "up", num_bytes(reply.content))
         check_size(reply.content, sent)
-        return check(name, reply.content)
+        try:
+            return check(name, reply.content)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise BadReplyError(f"it cannot be read: {error!r}") from error
 
     def drop(self, name: str, stage: str, reason: str) -> None:
         """Write down that a client is left out."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -88,6 +88,8 @@ def expect(algorithm: Algorithm, network: nn.Module, form: DataForm, members: Se
     trained = [member for member in members if not member.held_out][: len(SIZES)]
     federation = form.stand_in(trained, SIZES[: len(trained)])
     listener = _Listener(algorithm, copy.deepcopy(network), federation, work=LocalWork(batch_size=4), workers=1)
+    # What a part knows of a client, such as its row in an atlas, may go by its true size.
+    listener.roster = [replace(c, num_examples=m.num_train) for c, m in zip(listener.roster, trained, strict=True)]
     shared, buffers = listener.runner.bench.shared()
     state = initial_state(algorithm, shared, buffers, listener.roster)
     for _ in range(ROUNDS):

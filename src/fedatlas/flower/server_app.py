@@ -18,21 +18,22 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.making import kept_atlas
 from fedatlas.config import Config
 from fedatlas.errors import DataError, FedatlasError, UsageError
-from fedatlas.flower.client_app import atlas_form, load_config
 from fedatlas.flower.conversation import Conversation, NetworkSettings
 from fedatlas.flower.expectations import expect
 from fedatlas.flower.form import DataForm, Member, natural_order
+from fedatlas.flower.network_atlas import NetworkAtlas
+from fedatlas.flower.side import atlas_form, load_config
 from fedatlas.flower.transport import FlowerTransport
-from fedatlas.runs import RESOLVED, Run, RunWriter, machine, versions
+from fedatlas.runs import ATLAS, RESOLVED, Run, RunWriter, machine, versions
 from fedatlas.simulate import repeatable
 from fedatlas.tensor_files import atomic_write, memory_from_bytes, memory_to_bytes
 from fedatlas.training import TrainingLoop, make_model, resolve
 from fedatlas.types import Memory
 
-NETWORK, INTRODUCTIONS = "flower", "introductions.safetensors"
+NETWORK, INTRODUCTIONS, BEFORE = "flower", "introductions.safetensors", "before.json"
 QUIET = 10.0
 """Seconds without a new client after which a run that waits for no particular number begins."""
 
@@ -67,7 +68,11 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
     before = _read_before(folder)
     members, form, identity = _resumed(before) if before else (*_gathered(conversation, settings), secrets.token_hex(8))
     print(f"{len(members)} clients: {', '.join(member.name for member in members)}", flush=True)
-    atlas: Atlas | None = None
+    atlas = None
+    if (make := config.atlas_settings()) is not None:
+        maker = NetworkAtlas(conversation, members, form, make, {"run": identity})
+        with repeatable(torch.device("cpu")):
+            atlas = kept_atlas(folder / ATLAS, maker.make, resume=before is not None)
     algorithm, seeds, work, plan = config.algorithm(atlas), config.seeds(), config.work(), config.plan()
     model, options = config.model()
     federation = form.stand_in(members)
@@ -95,6 +100,7 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
         writer = RunWriter(folder, resolved, config=config.to_toml(), resume=before is not None)
         try:
             _write_introductions(folder, said)
+            _write_before(folder, transport.remarks())
             TrainingLoop(algorithm, federation, transport, plan, seeds, writer, Narrator(plan.rounds)).run()
         finally:
             writer.close()
@@ -208,6 +214,12 @@ def _write_introductions(folder: Path, said: Mapping[str, Memory]) -> None:
     joined = {f"{name}/{part}": own for name, memory in said.items() for part, own in memory.items()}
     if joined:
         atomic_write(folder / INTRODUCTIONS, memory_to_bytes(joined))
+
+
+def _write_before(folder: Path, remarks: Mapping[str, Any]) -> None:
+    """Keep who got and sent how much before round 1, for the atlas and for what the algorithm must know at first."""
+    if not (folder / BEFORE).exists():
+        atomic_write(folder / BEFORE, json.dumps(remarks, indent=1).encode())
 
 
 def _read_introductions(folder: Path) -> dict[str, Memory]:

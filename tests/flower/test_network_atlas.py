@@ -1,0 +1,79 @@
+"""An atlas that is made over the network is the one that the simulator makes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedatlas.atlas import Atlas
+from fedatlas.atlas.making import make_atlas
+from fedatlas.config import Config
+from fedatlas.flower.client_app import make_client_app
+from fedatlas.flower.server_app import serve
+from fedatlas.rehearsal import tiny_federation
+from flower_grid import FakeGrid
+from flower_network import handed_out, simulated, without_held_out
+from tiny import same_bits
+
+SMALL = "{ layers = 1, feed_forward = 8, local_epochs = 1, cohort = 0.5, upload = 5 }"
+
+
+def config_that_makes(make: str, *settings: str) -> Config:
+    own = [
+        "algorithm.name=fedavgm",
+        "model.name=cnn",
+        "training.rounds=2",
+        "training.cohort=3",
+        "training.batch_size=8",
+        "training.evaluate_every=2",
+        "flower.clients=6",
+        f"atlas.make={make}",
+    ]
+    return Config.load(None, [*own, *settings])
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDATLAS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("strategy", ["federated", "global"])
+def test_client2vec_over_fedavgm_ends_with_the_simulators_bits(strategy: str, tmp_path: Path) -> None:
+    make = f'{{ source = "client2vec", strategy = "{strategy}", epochs = 2, settings = {SMALL} }}'
+    run, grid = played(config_that_makes(make), tmp_path)
+    assert (grid.kinds.count("query.pairs") > 0) == (strategy == "global")
+    check_same_atlas_and_bits(config_that_makes(make), run, tmp_path)
+
+
+@pytest.mark.parametrize("source", ["label-histogram", "feature-average", "class-prototypes"])
+def test_a_plain_atlas_is_the_simulators(source: str, tmp_path: Path) -> None:
+    config = config_that_makes(f'{{ source = "{source}" }}', 'atlas.use=["sample", "aggregate"]')
+    run, grid = played(config, tmp_path)
+    assert "train.index" not in grid.kinds
+    check_same_atlas_and_bits(config, run, tmp_path)
+
+
+def test_pairs_stay_home_unless_the_config_says_global(tmp_path: Path) -> None:
+    make = f'{{ source = "client2vec", epochs = 1, settings = {SMALL} }}'
+    run, grid = played(config_that_makes(make), tmp_path)
+    assert "query.pairs" not in grid.kinds
+    assert run.resolved["algorithm"]["sampler"]["atlas"]["provenance"]["strategy"] == "federated"
+
+
+def played(config: Config, folder: Path) -> tuple[Any, FakeGrid]:
+    (folder / "run.toml").write_text(config.to_toml())
+    nodes = handed_out(without_held_out(tiny_federation("images")), folder / "data")
+    grid = FakeGrid(make_client_app(folder / "run.toml"), nodes)
+    return serve(Config.load(folder / "run.toml"), grid, folder / "flower"), grid
+
+
+def check_same_atlas_and_bits(config: Config, run: Any, folder: Path) -> None:
+    federation = without_held_out(tiny_federation("images"))
+    options = config.atlas_settings()
+    assert options is not None
+    wanted = make_atlas(federation, **options, workers=1, progress=False)
+    found = Atlas.load(run.folder / "atlas.safetensors")
+    assert found.names == wanted.names
+    assert all(torch.equal(found.halves[half], wanted.halves[half]) for half in wanted.halves)
+    assert same_bits(run.parameters(), simulated(config, federation, folder / "here", wanted).parameters())
