@@ -105,7 +105,7 @@ def test_staged_steps_give_the_bits_of_the_plain_loop(name: str) -> None:
 @pytest.mark.parametrize("personal", [False, True])
 def test_an_atlas_is_used_in_staged_steps_to_the_same_bits(personal: bool) -> None:
     atlas = random_atlas(blob_federation(num_clients=6, held_out=1))
-    algorithm = client2vec(moon(), atlas, personal=personal)
+    algorithm = client2vec(moon(), atlas, train=True, personal=personal)
     plain, remembered, _ = _rounds(algorithm, staged=False)
     staged, kept, simulator = _rounds(algorithm, staged=True)
     assert simulator.graphs is not None

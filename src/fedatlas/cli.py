@@ -39,7 +39,7 @@ EngineOption = Annotated[
 WorkersOption = Annotated[int | None, typer.Option("--workers", "-w", help="Processes on a CPU; default one a core.")]
 FolderOption = Annotated[Path | None, typer.Option("--folder", "-f", help="Where the run is kept.")]
 AtlasOption = Annotated[Path | None, typer.Option("--atlas", help="An atlas that `fedatlas map` made.")]
-UseOption = Annotated[str | None, typer.Option("--use", help="What the atlas is for: sample,aggregate,train.")]
+UseOption = Annotated[str | None, typer.Option("--use", help="What for: sample,aggregate (default) or train.")]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
 

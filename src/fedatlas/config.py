@@ -55,7 +55,7 @@ DEFAULTS: dict[str, Any] = {
     "model": {"name": "cnn"},
     "algorithm": {"name": "fedavg"},
     "algorithms": {},
-    "atlas": {"file": None, "make": None, "use": ["sample", "aggregate", "train"]},
+    "atlas": {"file": None, "make": None, "use": ["sample", "aggregate"]},
     "optimizer": {"name": "sgd"},
     "training": {
         "rounds": 20,
@@ -77,6 +77,8 @@ DEFAULTS: dict[str, Any] = {
 OPEN = ("model", "algorithm", "optimizer")
 """Sections whose options belong to what they name, and are checked when it is built."""
 BY_ALGORITHM, ATLAS = "algorithms", "atlas"
+USES = ("sample", "aggregate", "train")
+"""What an atlas may be for; without a choice the first two."""
 
 
 @dataclass(frozen=True)
@@ -151,11 +153,10 @@ class Config:
             raise UsageError("atlas: give either file, an atlas that is there, or make, how to make it.")
         if make is not None and made is None:
             raise UsageError("atlas.make: the atlas has to be made before the algorithm is; give it as atlas=.")
-        known = DEFAULTS[ATLAS]["use"]
         for use in uses:
-            if use not in known:
-                raise unknown_name("use of an atlas", use, known)
-        options |= {"base": algorithm, "atlas": made or file, **{use: use in uses for use in known}}
+            if use not in USES:
+                raise unknown_name("use of an atlas", use, USES)
+        options |= {"base": algorithm, "atlas": made or file, **{use: use in uses for use in USES}}
         return _checked(client2vec, "option of atlas", options)  # type: ignore[no-any-return]
 
     def atlas_settings(self) -> dict[str, Any] | None:

@@ -67,16 +67,16 @@ BASES = [fedavg(), fedavgm(), moon(), scaffold(), feddyn(), fedbn(), fedlc(), fe
 
 @pytest.mark.parametrize("base", BASES, ids=lambda base: str(base.name))
 def test_every_base_keeps_its_promises_with_all_three_uses(base: Algorithm) -> None:
-    check_algorithm(client2vec(base, random_atlas(tiny_federation())))
+    check_algorithm(client2vec(base, random_atlas(tiny_federation()), train=True))
 
 
 @pytest.mark.parametrize("options", [{"personal": True, "test_through": "g"}, {"lambda_o": 0.0}])
 def test_other_settings_keep_their_promises(options: dict[str, Any]) -> None:
-    check_algorithm(client2vec(fediir(), random_atlas(tiny_federation()), **options))
+    check_algorithm(client2vec(fediir(), random_atlas(tiny_federation()), train=True, **options))
 
 
 def test_it_goes_over_an_algorithm_with_an_extension_of_its_own() -> None:
-    check_algorithm(client2vec(harmofl(), random_atlas(tiny_federation("images"))), kind="images")
+    check_algorithm(client2vec(harmofl(), random_atlas(tiny_federation("images")), train=True), kind="images")
 
 
 def test_its_name_says_what_it_is_over() -> None:
@@ -97,10 +97,10 @@ def test_tau_follows_how_the_index_was_trained() -> None:
 
 def test_the_weights_of_the_objective_may_be_tied_to_the_bases() -> None:
     for base, own in ((moon(mu=0.3), 0.3), (feddyn(alpha=0.2), 0.2), (fedprox(mu=0.4), 0.4), (fedavgm(), 1.0)):
-        term = client2vec(base, by_hand(), tie_to_algorithm=True, lambda_o=7.0).objective[-1]
+        term = client2vec(base, by_hand(), train=True, tie_to_algorithm=True, lambda_o=7.0).objective[-1]
         assert isinstance(term, IndexOrthogonality)
         assert (term.lambda_o, term.lambda_d) == (own, own)
-    fediir_term = client2vec(fediir(penalty=0.01), by_hand(), tie_to_algorithm=True).objective[-1]
+    fediir_term = client2vec(fediir(penalty=0.01), by_hand(), train=True, tie_to_algorithm=True).objective[-1]
     assert isinstance(fediir_term, IndexOrthogonality)
     assert fediir_term.lambda_o == 0.01
 
@@ -113,7 +113,7 @@ def test_an_atlas_may_be_a_path(tmp_path: Path) -> None:
 
 def test_the_description_names_the_atlas_and_not_its_numbers() -> None:
     federation = blob_federation(num_clients=20)
-    described = client2vec(atlas=random_atlas(federation, width=500)).describe()
+    described = client2vec(atlas=random_atlas(federation, width=500), train=True).describe()
     assert described["sampler"]["atlas"]["clients"] == 20
     assert described["extensions"] == [
         {"part": "Projected", "width": 500, "num_features": None, "num_classes": None, "test_through": "h"}
@@ -132,15 +132,15 @@ def test_bases_that_cannot_use_it_are_refused() -> None:
     with pytest.raises(UsageError, match="it already weighs by similarity"):
         client2vec(client2vec(atlas=atlas, sample=False), atlas)
     with pytest.raises(UsageError, match="it already trains with an atlas"):
-        client2vec(client2vec(atlas=atlas, sample=False, aggregate=False), atlas)
+        client2vec(client2vec(atlas=atlas, **{**OFF, "train": True}), atlas, train=True)
 
 
 def test_atlases_that_do_not_fit_are_refused() -> None:
     federation = blob_federation()
     labels = random_atlas(federation, halves=["label"])
     with pytest.raises(UsageError, match="local training needs the half 'feature' of the vectors, and the atlas has"):
-        client2vec(atlas=labels)
-    assert client2vec(atlas=labels, objective_half="label").extensions == (Projected(width=5),)
+        client2vec(atlas=labels, train=True)
+    assert client2vec(atlas=labels, train=True, objective_half="label").extensions == (Projected(width=5),)
     with pytest.raises(UsageError, match=r"client2vec\(atlas\) must be an atlas .* got None"):
         client2vec()
     with pytest.raises(UsageError, match=r"unknown half of the atlas of SimilarToLast 'labels'\. Did you mean 'label'"):
@@ -158,6 +158,15 @@ def test_atlases_that_do_not_fit_are_refused() -> None:
         play(algorithm, algorithm.extend(Norms()), federation)
 
 
+def test_the_local_objective_is_off_unless_asked_for() -> None:
+    algorithm = client2vec(atlas=by_hand())
+    assert algorithm.objective == fedavg().objective
+    assert algorithm.extensions == ()
+    for option in ({"lambda_o": 5.0}, {"personal": True}, {"objective_half": "label"}):
+        with pytest.raises(UsageError, match=f"{next(iter(option))} is of the local objective, which is off"):
+            client2vec(atlas=by_hand(), **option)  # type: ignore[arg-type]
+
+
 def test_settings_that_are_no_use_are_refused() -> None:
     atlas = by_hand()
     with pytest.raises(UsageError, match=r"SimilarToLast\(tau\) must be above 0, got 0"):
@@ -167,17 +176,17 @@ def test_settings_that_are_no_use_are_refused() -> None:
     with pytest.raises(UsageError, match=r"SimilarityWeights\(lambda1\) must be above 0, got 0"):
         SimilarityWeights(atlas=atlas, lambda1=0)
     with pytest.raises(UsageError, match=r"IndexOrthogonality\(lambda_d\) must not be negative, got -1"):
-        client2vec(atlas=atlas, lambda_d=-1)
+        client2vec(atlas=atlas, train=True, lambda_d=-1)
     with pytest.raises(UsageError, match=r"IndexOrthogonality\(temperature\) must be above 0, got 0"):
-        client2vec(atlas=atlas, temperature=0)
+        client2vec(atlas=atlas, train=True, temperature=0)
     with pytest.raises(UsageError, match="unknown mode of IndexOrthogonality 'mean'"):
-        client2vec(atlas=atlas, mode="mean")  # type: ignore[arg-type]
+        client2vec(atlas=atlas, train=True, mode="mean")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="unknown kl of IndexOrthogonality 'both'"):
-        client2vec(atlas=atlas, kl="both")  # type: ignore[arg-type]
+        client2vec(atlas=atlas, train=True, kl="both")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="unknown test_through of Projected 'G'"):
-        client2vec(atlas=atlas, test_through="G")  # type: ignore[arg-type]
+        client2vec(atlas=atlas, train=True, test_through="G")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="lambda_d=0 leaves the classifier G untrained"):
-        client2vec(atlas=atlas, test_through="g", lambda_d=0.0)
+        client2vec(atlas=atlas, train=True, test_through="g", lambda_d=0.0)
     with pytest.raises(UsageError, match=r"Projected\(width\) must be at least 1, got 0"):
         Projected(width=0)
     with pytest.raises(UsageError, match="unknown half of the atlas of AtlasVectors 'colour'"):

@@ -58,7 +58,9 @@ def pair_atlas() -> Atlas:
 
 def pair_play(lr: float = 0.1, **options: Any) -> tuple[RoundRecord, Tensors, Tensors]:
     """One step of both clients from P = 1 and G = 0; return the record, the last and the first parameters."""
-    algorithm = client2vec(atlas=pair_atlas(), sample=False, aggregate=False, **options).with_optimizer(SGD(lr=lr))
+    algorithm = client2vec(atlas=pair_atlas(), sample=False, aggregate=False, train=True, **options).with_optimizer(
+        SGD(lr=lr)
+    )
     model = algorithm.extend(Pair())
     with torch.no_grad():
         parameters = dict(model.named_parameters())
@@ -116,7 +118,7 @@ def test_a_detached_teacher_learns_from_its_labels_only() -> None:
 def test_features_of_zeros_have_a_finite_loss_and_gradient() -> None:
     federation = pair_federation()
     federation = replace(federation, data=replace(federation.data, inputs=torch.zeros(3, 2)))
-    algorithm = client2vec(atlas=pair_atlas(), sample=False)
+    algorithm = client2vec(atlas=pair_atlas(), sample=False, train=True)
     state, _, _ = play(algorithm, algorithm.extend(Pair()), federation)
     assert all(bool(tensor.isfinite().all()) for tensor in state.shared.values())
 
@@ -147,7 +149,7 @@ def test_the_projection_is_found_under_other_extensions_and_is_no_head() -> None
 
 def test_the_projection_starts_from_the_seed_and_leaves_the_model_as_it_was() -> None:
     federation = blob_federation()
-    algorithm = client2vec(atlas=random_atlas(federation))
+    algorithm = client2vec(atlas=random_atlas(federation), train=True)
     one, same, other = (make_model(Norms, {}, federation, algorithm, seed).state_dict() for seed in (0, 0, 1))
     assert same_bits(dict(one), dict(same))
     assert not torch.equal(one["projection.weight"], other["projection.weight"])
@@ -158,16 +160,16 @@ def test_the_projection_starts_from_the_seed_and_leaves_the_model_as_it_was() ->
 def test_what_clients_are_told_is_declared_and_only_of_clients_that_train() -> None:
     federation = blob_federation(num_clients=5, held_out=2)
     atlas = random_atlas(federation).add_client("client-4", {"feature": torch.ones(5), "label": torch.ones(6)}, 99)
-    rule = client2vec(atlas=atlas).server[-1]
+    rule = client2vec(atlas=atlas, train=True).server[-1]
     sizes = [len(client.train) for client in federation]
     roster = [replace(client, held_out=client.id > 2) for client in roster_of(sizes)]
     note = rule.note(rule.init({}, roster), roster[0])
     assert torch.equal(note["vectors"], atlas.halves["feature"][:3])
-    vector, told = client2vec(atlas=atlas).disclosures()
+    vector, told = client2vec(atlas=atlas, train=True).disclosures()
     assert vector == "the client's vector in the atlas, made once before training"
     assert told == "one half of that vector, told to the clients of every round"
     assert client2vec(atlas=atlas, train=False).disclosures() == [vector]
-    assert client2vec(atlas=atlas, lambda_o=0.0).disclosures() == [vector]
+    assert client2vec(atlas=atlas, train=True, lambda_o=0.0).disclosures() == [vector]
 
 
 class Peculiar(Split):
@@ -191,8 +193,8 @@ def test_a_personal_projection_starts_clients_as_the_base_does() -> None:
 @pytest.mark.parametrize("base", [fedavg(), fedbn(), fedper()])
 def test_personal_projections_stay_home_beside_what_the_base_keeps(base: Algorithm) -> None:
     federation = blob_federation(num_clients=5, held_out=1)
-    plain = client2vec(base, random_atlas(federation))
-    algorithm = client2vec(base, random_atlas(federation), personal=True, test_through="g")
+    plain = client2vec(base, random_atlas(federation), train=True)
+    algorithm = client2vec(base, random_atlas(federation), train=True, personal=True, test_through="g")
     state, _, simulator = play(algorithm, make_model(Norms, {}, federation, algorithm, 0), federation, rounds=2)
     model = plain.extend(Norms())
     names = projection_parameters(model)
@@ -206,7 +208,7 @@ def test_personal_projections_stay_home_beside_what_the_base_keeps(base: Algorit
 
 def test_a_policy_for_running_statistics_passes_through_a_personal_projection() -> None:
     federation = blob_federation()
-    algorithm = client2vec(atlas=random_atlas(federation), personal=True).with_buffers("keep")
+    algorithm = client2vec(atlas=random_atlas(federation), train=True, personal=True).with_buffers("keep")
     model = algorithm.extend(Norms())
     assert isinstance(algorithm.split, KeepProjection)
     assert algorithm.split.personal_buffers(model) == {"model.norm.running_mean", "model.norm.running_var"}
@@ -214,7 +216,7 @@ def test_a_policy_for_running_statistics_passes_through_a_personal_projection() 
 
 
 def test_halves_of_a_method_ask_for_each_other() -> None:
-    algorithm = client2vec(atlas=pair_atlas(), sample=False, aggregate=False)
+    algorithm = client2vec(atlas=pair_atlas(), sample=False, aggregate=False, train=True)
     with pytest.raises(UsageError, match="IndexOrthogonality needs the server rule AtlasVectors beside it"):
         play(replace(algorithm, server=()), algorithm.extend(Pair()), pair_federation())
     with pytest.raises(UsageError, match=r"Pair has no projection; wrap it by algorithm\.extend"):

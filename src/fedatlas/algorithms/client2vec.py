@@ -6,6 +6,7 @@ An atlas, one vector a client, is used over any base algorithm to
   train       keep features across what tells clients apart                           (Eq. 4, client2vec_objective.py)
 """
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def client2vec(
     *,
     sample: bool = True,
     aggregate: bool = True,
-    train: bool = True,
+    train: bool = False,
     tau: float | None = None,
     gamma: float = 0.5,
     lambda1: float = 1.0,
@@ -60,6 +61,8 @@ def client2vec(
 
     Args:
         atlas: the atlas, or the path of the file that holds it.
+        train: the local objective. Off unless asked for: in no setting that was measured did it help, and at the
+            paper's weights it harms (docs/evidence/client2vec.md).
         tau: temperature of the sampling; None takes 0.1 for an index that was trained federated, 1 for a global one,
             0.5 for any other atlas.
         half: one half of the vectors by which clients are sampled and weighed; None takes the mean over all.
@@ -68,6 +71,22 @@ def client2vec(
         personal: every client keeps a projection and a projection classifier of its own.
         test_through: the classifier that is tested: the model's own, ``h``, or that of the projection, ``g``.
     """
+    local: dict[str, object] = {
+        "lambda_o": lambda_o,
+        "lambda_d": lambda_d,
+        "objective_half": objective_half,
+        "mode": mode,
+        "kl": kl,
+        "temperature": temperature,
+        "detach_teacher": detach_teacher,
+        "tie_to_algorithm": tie_to_algorithm,
+        "personal": personal,
+        "test_through": test_through,
+    }
+    known = inspect.signature(client2vec).parameters
+    idle = [name for name, value in local.items() if value != known[name].default]
+    if idle and not train:
+        raise UsageError(f"client2vec: {idle[0]} is of the local objective, which is off. Set train=True, or leave it.")
     base = base if base is not None else fedavg()
     algorithm = replace(base, name="client2vec" if base.name == "fedavg" else f"client2vec+{base.name}")
     if not (sample or aggregate or train):
