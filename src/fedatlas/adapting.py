@@ -288,7 +288,8 @@ class Adapter:
         order = torch.from_numpy(numpy_generator(seed, "adapting", client.name).permutation(size))
         few = replace(client, train=client.train[order[:examples].sort().values.to(self.device)])
         clients = (*self.federation.clients[:number], few, *self.federation.clients[number + 1 :])
-        return ClientData(replace(self.federation, clients=clients), number)
+        federation = replace(self.federation, clients=clients)
+        return ClientData(federation, number, channels_last=self.runner.channels_last)
 
     def _start(self, start: Start | Tensors | None, number: int, atlas: Atlas | None) -> tuple[Tensors, str]:
         """Return a client's first values, and in words where they come from."""

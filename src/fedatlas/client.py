@@ -57,8 +57,8 @@ class LocalWork:
 class ClientData:
     """One client's view of the resident examples."""
 
-    def __init__(self, federation: Federation, client: int) -> None:
-        self.federation, self.id = federation, client
+    def __init__(self, federation: Federation, client: int, *, channels_last: bool = False) -> None:
+        self.federation, self.id, self.channels_last = federation, client, channels_last
         self.client = federation.clients[client]
         self.inputs, self.labels = federation.data.inputs, federation.data.labels
 
@@ -99,8 +99,8 @@ class ClientData:
             if self.federation.data.mean:
                 mean, std = self._statistics
                 inputs = (inputs - mean) / std
-        if inputs.ndim == 4 and inputs.is_cuda:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)  # what its convolutions are quickest with
+        if self.channels_last:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
         return Batch(inputs, self.labels[indices])
 
     def show(self, inputs: Tensor, indices: Tensor) -> None:

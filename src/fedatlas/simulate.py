@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, Self, cast, get_args
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,7 +28,10 @@ from fedatlas.cohorts import CohortEngine, gains_from_stacking
 from fedatlas.data.federation import Federation
 from fedatlas.errors import TrainingError, UsageError, unknown_name
 from fedatlas.graphs import CudaRecorder, GraphEngine, Work
+from fedatlas.layout import prefers_channels_last
 from fedatlas.local_training import ClientTraining, train_client
+from fedatlas.objectives import Term
+from fedatlas.parts import ServerPart
 from fedatlas.process_memory import keep_freed_memory
 from fedatlas.seeds import generator
 from fedatlas.types import Assignment, ClientInfo, ClientScore, Memory, Tensors, Upload
@@ -47,13 +52,17 @@ class ClientRunner:
         self, algorithm: Algorithm, model: nn.Module, federation: Federation, work: LocalWork, seed: int
     ) -> None:
         self.algorithm, self.federation, self.work, self.seed = algorithm, federation, work, seed
+        self.channels_last = prefers_channels_last(model, federation.data.inputs)
+        if self.channels_last and federation.data.inputs.is_cuda:
+            # A CPU's convolutions bring their weights into order themselves; there the plain order is kept.
+            model = cast(nn.Module, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
         self.bench = Workbench(model, algorithm)
         self._data: dict[int, ClientData] = {}
 
     def data(self, client: int) -> ClientData:
         """Return a client's view of the examples."""
         if client not in self._data:
-            self._data[client] = ClientData(self.federation, client)
+            self._data[client] = ClientData(self.federation, client, channels_last=self.channels_last)
         return self._data[client]
 
     def introduce(self, client: int) -> Memory:
@@ -115,6 +124,17 @@ def client_score(client: int, correct: Tensor, losses: Tensor) -> ClientScore:
     )
 
 
+def client_scores(clients: Sequence[int], sizes: Sequence[int], correct: Tensor, losses: Tensor) -> list[ClientScore]:
+    """Return the scores of clients whose examples' outcomes lie one after another."""
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    right = np.add.reduceat(correct.cpu().numpy().astype(np.int64), starts)
+    loss = np.add.reduceat(losses.cpu().double().numpy(), starts) / np.asarray(sizes)
+    return [
+        ClientScore(client=client, num_examples=size, num_correct=int(r), loss=float(m))
+        for client, size, r, m in zip(clients, sizes, right, loss, strict=True)
+    ]
+
+
 def mean_personal(memory: Mapping[int, Memory]) -> Tensors:
     """Return the mean of the own parameters of the clients that trained: where a new client's may start."""
     known = [client for client in sorted(memory) if PERSONAL in memory[client]]
@@ -149,10 +169,7 @@ class Simulator:
             keep_freed_memory()
         federation = federation.to(self.device)
         self.federation = federation
-        model = model.to(self.device)
-        if self.device.type == "cuda":
-            model = cast(nn.Module, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
-        self.runner = ClientRunner(algorithm, model, federation, work or LocalWork(), seed)
+        self.runner = ClientRunner(algorithm, model.to(self.device), federation, work or LocalWork(), seed)
         self.memory: MutableMapping[int, Memory] = {}
         """What each client remembers, as of the last committed round."""
         self.changed: set[int] = set()
@@ -169,7 +186,7 @@ class Simulator:
             self.cohorts = CohortEngine(self.runner, recorder)
         with repeatable(self.device):
             self.pool = WorkerPool(self.runner, self.workers) if self.workers > 1 else None
-            introductions = self._run([Task("introduce", (client,)) for client in range(len(federation))])
+            introductions = self._introductions()
         self.roster: list[ClientInfo] = [
             ClientInfo(id=i, name=c.name, num_examples=len(c.train), held_out=c.held_out, introduction=introductions[i])
             for i, c in enumerate(federation.clients)
@@ -189,7 +206,7 @@ class Simulator:
 
     def place(self, tensor: Tensor) -> Tensor:
         """Return a tensor that was read from a file where, and laid out as, the model's own are."""
-        if self.device.type == "cuda" and tensor.ndim == 4:
+        if self.device.type == "cuda" and self.runner.channels_last and tensor.ndim == 4:
             return tensor.to(self.device, memory_format=torch.channels_last)
         return tensor.to(self.device)
 
@@ -240,7 +257,7 @@ class Simulator:
         """Return how the shared model, with each client's own parameters, does on the clients' test parts."""
         clients = [c for c in clients if len(self.federation.clients[c].test)]
         alone = [c for c in clients if self.runner.bench.personal or self.federation.clients[c].transform is not None]
-        together = [c for c in clients if c not in set(alone)]
+        together = sorted(set(clients) - set(alone))
         chunks: tuple[Tensor, ...] = ()
         if together:
             # Clients of one domain often share its test set: every example is scored once.
@@ -261,14 +278,20 @@ class Simulator:
             correct, losses = (torch.cat(column) for column in zip(*results, strict=True))
             where = torch.empty(len(self.federation.data), dtype=torch.int64, device=self.device)
             where[examples] = torch.arange(len(examples), device=self.device)
-            for c in together:
-                own = where[self.federation.clients[c].test]
-                scores.append(client_score(c, correct[own], losses[own]))
+            tests = [self.federation.clients[c].test for c in together]
+            own = where[torch.cat(tests)]
+            scores += client_scores(together, [len(test) for test in tests], correct[own], losses[own])
         for score in scores:
-            if not torch.isfinite(torch.tensor(score.loss)):
+            if not math.isfinite(score.loss):
                 name = self.federation.clients[score.client].name
                 raise TrainingError(f"loss is {score.loss}", client=name, round=0, stage="evaluation")
         return sorted(scores, key=lambda score: score.client)
+
+    def _introductions(self) -> list[Memory]:
+        silent = (Term.introduce, ServerPart.introduce)
+        if all(type(part).introduce in silent for part in self.runner.algorithm.parts()):
+            return [{} for _ in self.federation]
+        return self._run([Task("introduce", (client,)) for client in range(len(self.federation))])
 
     def _task(self, method: str, assignment: Assignment) -> Task:
         cost = len(self.federation.clients[assignment.client].train)

@@ -27,7 +27,7 @@ from fedatlas.progress import Progress, make_progress
 from fedatlas.rounds import RoundRecord, Transport, initial_state, play_round
 from fedatlas.runs import Run, RunWriter, machine, versions
 from fedatlas.seeds import Seeds, derive
-from fedatlas.simulate import ClientRunner, Engine, Simulator
+from fedatlas.simulate import ClientRunner, Engine, Simulator, repeatable
 from fedatlas.types import ClientInfo, ClientScore, Memory
 
 Model = str | nn.Module | Callable[[], nn.Module]
@@ -196,7 +196,7 @@ class TrainingLoop:
         """Play the rounds that are left."""
         self._restore()
         try:
-            with self.progress:
+            with self.progress, repeatable(self.host.device):
                 while self.state.round < self.plan.rounds:
                     self._round()
         except (KeyboardInterrupt, TrainingError):

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from fedatlas.simulate import ClientRunner
 
 
+_ALIGNMENT = 16
+"""Numbers by whose multiples tensors begin in a shared block, so that vector instructions find them aligned."""
+
+
 @dataclass(frozen=True)
 class Task:
     """One call of a client runner."""
@@ -39,9 +43,31 @@ def fork_available() -> bool:
     return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
 
 
-def shared_copy(tensors: Tensors) -> Tensors:
-    """Return a dictionary of the same form that lies in memory shared between processes."""
-    return {name: tensor.detach().clone().share_memory_() for name, tensor in tensors.items()}
+class SharedTensors:
+    """Named tensors that lie one after another in memory shared between processes, one block for each type."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        self._places: dict[str, tuple[torch.dtype, int, torch.Size]] = {}
+        sizes: dict[torch.dtype, int] = {}
+        for name, tensor in tensors.items():
+            begin = sizes.get(tensor.dtype, 0)
+            self._places[name] = (tensor.dtype, begin, tensor.shape)
+            sizes[tensor.dtype] = begin + -(-tensor.numel() // _ALIGNMENT) * _ALIGNMENT
+        self._blocks = {dtype: torch.zeros(size, dtype=dtype).share_memory_() for dtype, size in sizes.items()}
+        self.views = self._cut(self._blocks)
+
+    def put(self, tensors: Tensors) -> None:
+        """Overwrite with tensors of the same names."""
+        if tensors:
+            torch._foreach_copy_([self.views[name] for name in tensors], list(tensors.values()))
+
+    def taken(self) -> Tensors:
+        """Return copies."""
+        return self._cut({dtype: block.clone() for dtype, block in self._blocks.items()})
+
+    def _cut(self, blocks: dict[torch.dtype, torch.Tensor]) -> Tensors:
+        places = self._places.items()
+        return {name: blocks[dtype][at : at + shape.numel()].view(shape) for name, (dtype, at, shape) in places}
 
 
 class WorkerPool:
@@ -49,9 +75,9 @@ class WorkerPool:
 
     def __init__(self, runner: ClientRunner, num_workers: int) -> None:
         parameters, buffers = runner.bench.shared()
-        self._model = (shared_copy(parameters), shared_copy(buffers))
+        self._model = (SharedTensors(parameters), SharedTensors(buffers))
         self._published: tuple[Tensors, Tensors] | None = None
-        self._slots = [(shared_copy(parameters), shared_copy(buffers)) for _ in range(num_workers)]
+        self._slots = [(SharedTensors(parameters), SharedTensors(buffers)) for _ in range(num_workers)]
         self._connections: list[Connection] = []
         self._processes: list[multiprocessing.process.BaseProcess] = []
         context = multiprocessing.get_context("fork")
@@ -124,9 +150,8 @@ class WorkerPool:
         """Put the model where the workers see it; once for all tasks that carry the same one."""
         if self._published is not None and self._published[0] is parameters and self._published[1] is buffers:
             return
-        for target, source in zip(self._model, (parameters, buffers), strict=True):
-            for name, tensor in source.items():
-                target[name].copy_(tensor)
+        self._model[0].put(parameters)
+        self._model[1].put(buffers)
         self._published = (parameters, buffers)
 
     def _receive(self, connection: Connection) -> Any:
@@ -137,7 +162,7 @@ class WorkerPool:
         if isinstance(outcome, tuple) and outcome and isinstance(outcome[0], Upload):
             upload, memory = outcome
             change, buffers = self._slots[self._connections.index(connection)]
-            outcome = (replace(upload, change=_cloned(change), buffers=_cloned(buffers)), memory)
+            outcome = (replace(upload, change=change.taken(), buffers=buffers.taken()), memory)
         return outcome
 
     def _lost(self) -> FedatlasError:
@@ -148,16 +173,12 @@ class WorkerPool:
         )
 
 
-def _cloned(tensors: Tensors) -> Tensors:
-    return {name: tensor.clone() for name, tensor in tensors.items()}
-
-
 def _work(
     runner: ClientRunner,
     connection: Connection,
     inherited: list[Connection],
-    model: tuple[Tensors, Tensors],
-    slot: tuple[Tensors, Tensors],
+    model: tuple[SharedTensors, SharedTensors],
+    slot: tuple[SharedTensors, SharedTensors],
 ) -> None:
     """Serve tasks until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -170,9 +191,9 @@ def _work(
         except (EOFError, ConnectionResetError):
             return
         if isinstance(arguments[0], Assignment):
-            arguments[0] = replace(arguments[0], shared=model[0], buffers=model[1])
+            arguments[0] = replace(arguments[0], shared=model[0].views, buffers=model[1].views)
         elif isinstance(arguments[0], dict):
-            arguments[0], arguments[1] = model
+            arguments[0], arguments[1] = model[0].views, model[1].views
         try:
             outcome: Any = getattr(runner, method)(*arguments)
             if isinstance(outcome, tuple) and isinstance(outcome[0], Upload):
@@ -186,8 +207,7 @@ def _work(
             return
 
 
-def _into_slot(upload: Upload, slot: tuple[Tensors, Tensors]) -> Upload:
-    for target, source in zip(slot, (upload.change, upload.buffers), strict=True):
-        for name, tensor in source.items():
-            target[name].copy_(tensor)
+def _into_slot(upload: Upload, slot: tuple[SharedTensors, SharedTensors]) -> Upload:
+    slot[0].put(upload.change)
+    slot[1].put(upload.buffers)
     return replace(upload, change={}, buffers={})
