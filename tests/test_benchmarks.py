@@ -1,0 +1,31 @@
+"""The benchmarks run, at a size where what they measure means nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def _run(script: str, *options: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *options]
+    subprocess.run(command, check=True, timeout=200, capture_output=True, env=environment)
+
+
+def test_ours_and_the_plain_loops_are_measured_in_turns(tmp_path: Path) -> None:
+    out = str(tmp_path)
+    _run("run.py", "--workloads", "tiny", "--repetitions", "1", "--contenders", "fedatlas,naive", "--out", out)
+    found = json.loads((tmp_path / "results.json").read_text())["workloads"]["tiny"]
+    assert found.keys() == {"fedatlas", "fedatlas, bfloat16", "naive loop"}
+    assert all(len(told["seconds"]) == 3 and told["round"] > 0 for (told,) in found.values())
+    assert "| naive loop |" in (tmp_path / "results.md").read_text()
+
+
+def test_the_benchmark_for_a_gpu_also_runs_on_a_cpu(tmp_path: Path) -> None:
+    _run("gpu.py", "--tiny", "--device", "cpu", "--only", "D,E", "--out", str(tmp_path))
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert found.keys() == {"D", "E, plain loop", "E, our engine", "E, centralised, batch 6"}
+    assert all(told["samples_per_second"] > 0 for (told,) in found.values())
