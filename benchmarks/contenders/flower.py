@@ -29,7 +29,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from workloads import Workload, contender, tell
 
 WORKLOAD, OPTIONS = contender("Flower; variants: documented, resident")
-HERE = str(Path(__file__).parent.parent)
 
 
 def client_app(workload: Workload, folder: str, resident: bool) -> ClientApp:
@@ -111,7 +110,7 @@ def main() -> None:
             num_supernodes=workload.clients,
             backend_config={
                 "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-                "init_args": {"runtime_env": {"env_vars": {"PYTHONPATH": HERE}}, "log_to_driver": False},
+                "init_args": {"log_to_driver": False},
             },
         )
     tell([after - before for before, after in pairwise(times)], ["flwr", "ray"])
