@@ -5,30 +5,27 @@ from __future__ import annotations
 import copy
 import hashlib
 import tempfile
-import time
-from collections.abc import Callable, MutableMapping
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.client import LocalWork, Precision
 from fedatlas.data.federation import Federation, Transform
-from fedatlas.errors import TrainingError, UsageError
-from fedatlas.evaluation import summarize
+from fedatlas.errors import UsageError
 from fedatlas.models import build_model, without_running_statistics
 from fedatlas.optimizers import LocalOptimizer
 from fedatlas.plan import TrainingPlan as TrainingPlan
 from fedatlas.portraits import write_portraits
 from fedatlas.progress import Progress, make_progress
-from fedatlas.rounds import RoundRecord, Transport, initial_state, play_round
 from fedatlas.runs import Run, RunWriter, machine, versions
 from fedatlas.seeds import Seeds, derive
-from fedatlas.simulate import ClientRunner, Engine, Simulator, repeatable
-from fedatlas.types import ClientInfo, ClientScore, Memory
+from fedatlas.simulate import Engine, Simulator, repeatable
+from fedatlas.training_loop import TrainingLoop
 
 Model = str | nn.Module | Callable[[], nn.Module]
 
@@ -137,176 +134,11 @@ def train_run(
         writer = RunWriter(folder, resolved, config=config, resume=resume, overwrite=overwrite)
         try:
             write_portraits(federation, folder)
-            TrainingLoop(algorithm, federation, simulator, plan, seeds, writer, progress).run()
+            with repeatable(place):
+                TrainingLoop(algorithm, federation, simulator, plan, seeds, writer, progress).run()
         finally:
             writer.close()
     return Run(folder)
-
-
-class Host(Transport, Protocol):
-    """What a training loop asks of the place where clients run, beyond running them."""
-
-    runner: ClientRunner
-    """Its workbench says how parameters begin and which are personal."""
-    roster: list[ClientInfo]
-    memory: MutableMapping[int, Memory]
-    """What is kept of each client in a checkpoint."""
-    changed: set[int]
-    """Clients of whom it changed since somebody last cleared this set."""
-
-    def place(self, tensor: Tensor) -> Tensor:
-        """Return a tensor that was read from a file where, and laid out as, the model's own are."""
-        ...
-
-    def commit(self) -> None:
-        """Take over what clients remember after a round that was played to its end."""
-        ...
-
-    def remarks(self) -> dict[str, Any]:
-        """Return what the record of the round shall also say."""
-        ...
-
-    def fallbacks(self) -> dict[str, int]:
-        """Return why clients were left to a slower way of running them, and how often."""
-        ...
-
-
-class TrainingLoop:
-    """The rounds of one run, from its checkpoint (or from nothing) to its end."""
-
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        federation: Federation,
-        host: Host,
-        plan: TrainingPlan,
-        seeds: Seeds,
-        writer: RunWriter,
-        progress: Progress,
-    ) -> None:
-        self.algorithm, self.federation, self.host = algorithm, federation, host
-        self.plan, self.seeds, self.writer, self.progress = plan, seeds, writer, progress
-        self.domains = {i: client.domain for i, client in enumerate(federation.clients)}
-        shared, buffers = host.runner.bench.shared()
-        self.state = initial_state(algorithm, shared, buffers, host.roster)
-        self.saved_round = 0
-        self.complete_round = 0
-
-    def run(self) -> None:
-        """Play the rounds that are left."""
-        self._restore()
-        try:
-            with self.progress, repeatable(self.host.device):
-                while self.state.round < self.plan.rounds:
-                    self._round()
-        except (KeyboardInterrupt, TrainingError):
-            # What clients remember and what the server holds belong together only at the end of a round.
-            if self.complete_round == self.state.round > self.saved_round:
-                self._save()
-            raise
-        if self.saved_round < self.state.round:
-            self._save()
-
-    def _restore(self) -> None:
-        checkpoint = None
-        limit = self.plan.memory_bytes()
-        self.host.memory = self.writer.checkpoints.memories(limit, self.host.place)
-        if self.writer.checkpoints.exists():
-            checkpoint = self.writer.checkpoints.load(self.host.place, limit)
-            self.writer.checkpoints.clear_leftovers()
-            memory: Memory = {key: {} for key in self.state.memory} | checkpoint.state.memory
-            self.state = replace(checkpoint.state, memory=memory)
-            self.host.memory = checkpoint.clients
-            self.saved_round = self.complete_round = self.state.round
-        self.writer.open(checkpoint)
-        self.progress.start_from(self.state.round)
-
-    def _round(self) -> None:
-        began = time.perf_counter()
-        number = self.state.round + 1
-        last = number == self.plan.rounds
-        evaluated = last or number % self.plan.evaluate_every == 0
-        state, record = play_round(
-            self.algorithm,
-            self.state,
-            self.host.roster,
-            self.host,
-            cohort_size=self.plan.cohort_size(len(self.federation.training_ids)),
-            rounds=self.plan.rounds,
-            seed=self.seeds.sampling,
-            test_own=self.plan.test_own and evaluated,
-        )
-        self.state = state
-        self.host.commit()
-        trained = time.perf_counter()
-        scores = self._evaluate() if evaluated else []
-        tested = time.perf_counter()
-        summary = self._record(record, scores)
-        timing: dict[str, Any] = {"round": state.round, "train": trained - began, "evaluate": tested - trained}
-        if fallbacks := self.host.fallbacks():
-            timing["fallbacks"] = fallbacks
-        self.writer.write("timings.jsonl", [timing])
-        self.complete_round = state.round
-        if last or state.round % (self.plan.checkpoint_every or self.plan.evaluate_every) == 0:
-            self._save()
-        self.progress.advance(state.round, summary)
-
-    def _evaluate(self) -> list[ClientScore]:
-        try:
-            return list(self.host.evaluate(self.state.shared, self.state.buffers, range(len(self.federation))))
-        except TrainingError as error:
-            raise TrainingError(
-                f"{error.message}: the model broke in this round. Lower the learning rate.",
-                client=error.client,
-                round=self.state.round,
-                stage=error.stage,
-            ) from None
-
-    def _record(self, record: RoundRecord, scores: list[ClientScore]) -> dict[str, Any]:
-        clients = self.federation.clients
-        line: dict[str, Any] = {
-            "round": record.round,
-            "cohort": list(record.cohort),
-            "answered": list(record.weights),
-            "train_loss": sum(record.weights[c] * record.losses[c] for c in record.weights),
-        }
-        summary: dict[str, Any] = {}
-        if scores:
-            personal = bool(self.host.runner.bench.personal)
-            line["tested"] = {
-                "model": "the aggregated shared parameters" + (" with each client's own" if personal else ""),
-                "data": "each client's test part",
-                "clients": "all, held-out ones apart",
-            }
-            summary = summarize([s for s in scores if not clients[s.client].held_out], self.domains)
-            line["evaluation"] = summary
-            if held_out := summarize([s for s in scores if clients[s.client].held_out], self.domains):
-                line["held_out"] = held_out
-        if record.own:
-            line["own"] = summarize(record.own, self.domains)
-        line |= self.host.remarks()
-        own = {score.client: score for score in record.own}
-        tested = {score.client: score for score in scores}
-        lines = []
-        for i in sorted(tested.keys() | record.weights.keys()):
-            entry: dict[str, Any] = {"round": record.round, "client": clients[i].name, "domain": clients[i].domain}
-            entry |= {"held_out": clients[i].held_out, "trained": i in record.weights}
-            if i in record.weights:
-                entry |= {"weight": record.weights[i], "train_loss": record.losses[i]}
-            if i in tested:
-                score = tested[i]
-                entry |= {"accuracy": score.accuracy, "loss": score.loss, "num_tested": score.num_examples}
-            if i in own:
-                entry |= {"own_accuracy": own[i].accuracy, "own_loss": own[i].loss}
-            lines.append(entry)
-        self.writer.write("rounds.jsonl", [line])
-        self.writer.write("clients.jsonl", lines)
-        return summary
-
-    def _save(self) -> None:
-        self.writer.save(self.state, self.host.memory, self.host.changed)
-        self.host.changed.clear()
-        self.saved_round = self.state.round
 
 
 def make_model(

@@ -30,7 +30,8 @@ from fedatlas.flower.transport import FlowerTransport
 from fedatlas.runs import ATLAS, RESOLVED, Run, RunWriter, machine, versions
 from fedatlas.simulate import repeatable
 from fedatlas.tensor_files import atomic_write, memory_from_bytes, memory_to_bytes
-from fedatlas.training import TrainingLoop, make_model, resolve
+from fedatlas.training import make_model, resolve
+from fedatlas.training_loop import TrainingLoop
 from fedatlas.types import Memory
 
 NETWORK, INTRODUCTIONS, BEFORE = "flower", "introductions.safetensors", "before.json"
