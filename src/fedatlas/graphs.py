@@ -11,6 +11,7 @@ The kernels are those of the plain loop, in its order, so the bits are the same.
 from __future__ import annotations
 
 import copy
+import gc
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -102,6 +103,15 @@ class CudaRecorder:
     def capture(self, function: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
         """Capture without ``torch.cuda.graph``, which would stop all lanes and empty the cache each time."""
         graph = torch.cuda.CUDAGraph()
+        collecting = gc.isenabled()
+        gc.disable()  # an old graph that is collected meanwhile would be freed into the capture
+        try:
+            return graph.replay, self._record(graph, function)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _record(self, graph: torch.cuda.CUDAGraph, function: Callable[[], Tensor]) -> Tensor:
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             result = function()
@@ -110,7 +120,7 @@ class CudaRecorder:
                 graph.capture_end()
             raise
         graph.capture_end()
-        return graph.replay, result
+        return result
 
 
 class Unknown:
