@@ -1,9 +1,11 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedmix import MixedCrossEntropy, fedmix
@@ -12,7 +14,8 @@ from fedatlas.client import LocalWork, open_local
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import UsageError
-from fedatlas.objectives import Output
+from fedatlas.models import build_model
+from fedatlas.objectives import Batch, Output
 from fedatlas.optimizers import SGD
 from fedatlas.types import Assignment
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
@@ -202,3 +205,30 @@ def test_wrong_settings_are_refused() -> None:
         play(fedmix(group=5), Line(), line_federation(([1, 2], [0, 1])))
     with pytest.raises(UsageError, match="needs the means that a MeanPool"):
         play(replace(fedmix(), server=()), Line(), line_federation(([1, 2], [0, 1])))
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "instance", "layer", "none"])
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_forward_mode_gives_the_gradient_of_the_second_derivative(norm: str, per_sample: bool) -> None:
+    """What a GPU computes, against what a CPU does, in double precision."""
+    model = build_model("cnn", num_classes=3, input_shape=(2, 8, 8), width=4, norm=norm).double().train()
+    rng = torch.Generator().manual_seed(0)
+    count = 6 if per_sample else 1
+    drawn = {
+        "inputs": torch.randn(count, 2, 8, 8, generator=rng, dtype=torch.float64),
+        "labels": torch.rand(count, 3, generator=rng, dtype=torch.float64).softmax(1),
+    }
+    term = MixedCrossEntropy(lam=0.3, per_sample=per_sample)
+    parameters = dict(model.named_parameters())
+    local = SimpleNamespace(scratch={term.name: drawn}, work=LocalWork())
+    local.forward = lambda _, inputs: Output(*functional_call(model, {k: b.clone() for k, b in buffers}, (inputs,)))
+    buffers = list(model.named_buffers())
+    inputs, labels = torch.randn(6, 2, 8, 8, generator=rng, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])
+    found = []
+    for batch in (Batch(inputs.clone().requires_grad_(), labels), Batch(inputs, labels)):
+        output = local.forward({}, batch.inputs)
+        loss = term.loss(local, batch, output)  # type: ignore[arg-type]
+        found.append((loss.detach(), torch.autograd.grad(loss, list(parameters.values()))))
+    torch.testing.assert_close(found[0][0], found[1][0])
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-10)

@@ -23,6 +23,7 @@ from fedatlas.client import ClientData, Local
 from fedatlas.errors import UsageError
 from fedatlas.objectives import Batch, Output, Term
 from fedatlas.seeds import generator
+from fedatlas.tangents import logits_along
 from fedatlas.types import ClientInfo, Cohort, Roster, Tensors
 
 NAME = "mixed_cross_entropy"
@@ -56,19 +57,31 @@ class MixedCrossEntropy(Term):
         rng = generator(local.seed, NAME, local.steps)
         chosen = torch.randint(len(means["labels"]), (count,), generator=rng).to(batch.labels.device)
         local.scratch[self.name] = {kind: means[kind][chosen] for kind in ("inputs", "labels")}
-        return batch._replace(inputs=((1 - self.lam) * batch.inputs).requires_grad_())
+        inputs = (1 - self.lam) * batch.inputs
+        return batch._replace(inputs=inputs if inputs.is_cuda else inputs.requires_grad_())
 
     def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
         """Return the mean of l1 + l2 + l3."""
         if self.lam == 0:
             return F.cross_entropy(output.logits, batch.labels)
         inputs, labels = local.scratch[self.name]["inputs"], local.scratch[self.name]["labels"]
-        first = (1 - self.lam) * F.cross_entropy(output.logits, batch.labels)
-        second = self.lam * F.cross_entropy(output.logits, labels.expand_as(output.logits))
-        (slope,) = torch.autograd.grad(first, batch.inputs, create_graph=True)
-        # The mean is already in the slope: l1 is averaged over the batch before the gradient is taken.
-        third = self.lam * (slope * inputs).sum()
-        return first + second + third
+        if batch.inputs.requires_grad:
+            first = (1 - self.lam) * F.cross_entropy(output.logits, batch.labels)
+            second = self.lam * F.cross_entropy(output.logits, labels.expand_as(output.logits))
+            (slope,) = torch.autograd.grad(first, batch.inputs, create_graph=True)
+            # The mean is already in the slope: l1 is averaged over the batch before the gradient is taken.
+            return first + second + self.lam * (slope * inputs).sum()
+        return self._in_forward_mode(local, batch, inputs, labels)
+
+    def _in_forward_mode(self, local: Local, batch: Batch, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the same without a second derivative: <dl1/dx', x_g> is the change of l1 along x_g."""
+        logits, change = logits_along(local, batch.inputs, inputs)
+        first = (1 - self.lam) * F.cross_entropy(logits, batch.labels)
+        second = self.lam * F.cross_entropy(logits, labels.expand_as(logits))
+        # The gradient of cross-entropy by the logits is softmax - e_y.
+        own = change.gather(1, batch.labels[:, None]).squeeze(1)
+        along = ((logits.softmax(1) * change).sum(1) - own).mean()
+        return first + second + self.lam * (1 - self.lam) * along
 
 
 @dataclass(frozen=True, kw_only=True)
