@@ -11,7 +11,8 @@ seed = 0
 [optimizer]  name and the optimizer's own options
 [training]   rounds, cohort, epochs, steps, batch_size, precision, augment (a table), buffers, equal_weights,
              evaluate_every, test_own, checkpoint_every, memory_limit
-[flower]     clients (how many, or their names), minimum, deadline, wait, insecure: over a network only
+[flower]     clients (how many, or their names), minimum, deadline, wait, insecure, adapt (a table: rounds, steps,
+             lr, ... of a newcomer's tuning): over a network only
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ DEFAULTS: dict[str, Any] = {
         "checkpoint_every": None,
         "memory_limit": None,
     },
-    "flower": {"clients": None, "minimum": 1, "deadline": 600, "wait": 600, "insecure": False},
+    "flower": {"clients": None, "minimum": 1, "deadline": 600, "wait": 600, "insecure": False, "adapt": {}},
 }
 OPEN = ("model", "algorithm", "optimizer")
 """Sections whose options belong to what they name, and are checked when it is built."""

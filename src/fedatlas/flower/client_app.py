@@ -5,6 +5,7 @@ query.introduce  what the algorithm's parts must know of a client before the fir
 query.survey     what its terms tell before a round's training
 train            a round of training; what the client remembers stays on the node
 evaluate         how a model with the client's own parameters does on the client's test part
+query.adapt      a newcomer's tuning of what the algorithm keeps personal, see client_adapting.py
 query.row, query.pairs, train.index, query.index    the client's part in an atlas, see client_atlas.py
 """
 
@@ -18,7 +19,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedatlas.client import PERSONAL
-from fedatlas.flower import client_atlas
+from fedatlas.flower import client_adapting, client_atlas
 from fedatlas.flower.form import DataForm
 from fedatlas.flower.packets import (
     ABOUT,
@@ -107,5 +108,6 @@ def make_client_app(config: Path | str) -> ClientApp:
     app.query("row")(handle(client_atlas.row))
     app.query("pairs")(handle(client_atlas.pairs))
     app.query("index")(handle(client_atlas.index_row))
+    app.query("adapt")(handle(client_adapting.adapt))
     app.train("index")(handle(client_atlas.train_index))
     return app

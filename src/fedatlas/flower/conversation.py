@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from flwr.app import Message, RecordDict
@@ -41,6 +41,8 @@ class NetworkSettings:
     """Seconds that the server waits for clients before it begins, or when too few are there."""
     insecure: bool = False
     """Accept nodes whose name no registered key stands for."""
+    adapt: dict[str, Any] = field(default_factory=dict)
+    """How a newcomer adapts: options of ``Adapter.adapt``, such as rounds and steps."""
 
     def __post_init__(self) -> None:
         for title in ("deadline", "wait"):

@@ -35,6 +35,7 @@ clientapp = "{package}.client_app:app"
 [tool.flwr.app.config]
 folder = {folder}
 settings = ""
+task = "train"
 """
 
 _APP = '''\

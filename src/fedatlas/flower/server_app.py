@@ -9,7 +9,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -20,11 +20,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedatlas.atlas.making import kept_atlas
 from fedatlas.config import Config
-from fedatlas.errors import DataError, FedatlasError, UsageError
+from fedatlas.errors import DataError, FedatlasError, UsageError, unknown_name
 from fedatlas.flower.conversation import Conversation, NetworkSettings
 from fedatlas.flower.expectations import expect
 from fedatlas.flower.form import DataForm, Member, natural_order
 from fedatlas.flower.network_atlas import NetworkAtlas
+from fedatlas.flower.newcomers import adapt_newcomers
 from fedatlas.flower.side import atlas_form, load_config
 from fedatlas.flower.transport import FlowerTransport
 from fedatlas.runs import ATLAS, RESOLVED, Run, RunWriter, machine, versions
@@ -43,7 +44,8 @@ def make_server_app(config: Path | str) -> ServerApp:
     """Return the ServerApp of a run, from its config file.
 
     The run's own settings (``flwr run --run-config``): ``folder``, where the run is kept; ``settings``, changes of the
-    config (``section.key=value``, separated by ``;``).
+    config (``section.key=value``, separated by ``;``); ``task``, ``train`` or, when that is done, ``adapt`` to bring
+    in clients that joined later.
 
     >>> app = make_server_app("run.toml")  # doctest: +SKIP
     """
@@ -53,13 +55,20 @@ def make_server_app(config: Path | str) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         folder = Path(str(context.run_config.get("folder", "runs/flower"))).expanduser()
         try:
-            run = serve(load_config(config, context), grid, folder)
+            run = TASKS[_task(context)](load_config(config, context), grid, folder)
         except FedatlasError as error:
             print(f"error: {error}", flush=True)
             raise
         print(f"run: {run.folder}", flush=True)
 
     return app
+
+
+def _task(context: Context) -> str:
+    task = str(context.run_config.get("task", "train"))
+    if task not in TASKS:
+        raise unknown_name("task", task, TASKS)
+    return task
 
 
 def serve(config: Config, grid: Grid, folder: Path) -> Run:
@@ -106,6 +115,9 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
         finally:
             writer.close()
     return Run(folder)
+
+
+TASKS: dict[str, Callable[[Config, Grid, Path], Run]] = {"train": serve, "adapt": adapt_newcomers}
 
 
 class Narrator:

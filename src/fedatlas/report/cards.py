@@ -40,6 +40,8 @@ def size_bars(members: Sequence[Member]) -> str:
 
 def label_map(members: Sequence[Member], classes: Sequence[str]) -> str:
     """Return the heat map of clients by classes: the share of each class in each client's training data."""
+    if not all(len(member.label_counts) for member in members):
+        return ""  # over a network, label counts stay with the clients
     named = len(members) <= _NAMED_ROWS
     row = 17.0 if named else max(2.0, min(8.0, 560 / len(members)))
     left, top, width = (112.0 if named else 22.0), 22.0, 500.0
@@ -105,6 +107,8 @@ def _card(member: Member, portraits: Portraits, classes: Sequence[str]) -> str:
 
 def _label_bars(member: Member, classes: Sequence[str]) -> str:
     shares = member.label_shares
+    if not len(shares):
+        return ""
     most = max(float(shares.max()), 1e-9)
     bars = "".join(
         element("rect", x=j + 0.1, y=20 - 20 * share / most, width=0.8, height=20 * share / most, fill=member.color)
