@@ -3,10 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow check format clean
+.PHONY: demo deploy-demo test test-slow check format clean
 
 demo: $(VENV)/ready
 	$(BIN)/fedatlas demo
+
+deploy-demo: $(VENV)/ready
+	$(BIN)/fedatlas flower demo
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest

@@ -48,6 +48,7 @@ OPTIONS = {
         "algorithms",
     },
     "demo": {"folder", "workers", "rounds"},
+    "flower": set(),
     "list": {"kind", "disclosures"},
     "map": {
         "config",

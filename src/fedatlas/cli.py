@@ -1,4 +1,4 @@
-"""The command line: ``fedatlas demo | train | compare | adapt | map | list | report``."""
+"""The command line: ``fedatlas demo | train | compare | adapt | map | list | report | flower``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from fedatlas.adapt_command import adapt
 from fedatlas.errors import TrainingError, UsageError
+from fedatlas.flower_command import app as flower
 from fedatlas.terminal import errors, friendly, output, print_lines, print_rows
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
     help="Federated learning where every client has a vector that says what its data looks like.",
 )
 app.command()(adapt)
+app.add_typer(flower, name="flower")
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML config.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", "-s", help="section.key=value; may be given many times.")]

@@ -97,6 +97,15 @@ def write_connection(home: Path, address: str, authority: Path | None) -> None:
     (home / "config.toml").write_text(text, encoding="utf-8")
 
 
+def flwr(home: Path, *arguments: str, timeout: float = 120) -> str:
+    """Run the command ``flwr`` and return what it printed."""
+    command = [program("flwr"), *arguments]
+    done = subprocess.run(command, env=environment(home), capture_output=True, text=True, timeout=timeout)
+    if done.returncode:
+        raise LaunchError(f"`flwr {' '.join(arguments)}` failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
 def free_port() -> int:
     """Return a port that nobody listens on."""
     with socket.socket() as found:
@@ -170,13 +179,9 @@ class LocalFederation:
         )
         self._start(name, command)
 
-    def flwr(self, *arguments: str, timeout: float = 120) -> str:
-        """Run the command ``flwr`` and return what it printed."""
-        command = [program("flwr"), *arguments]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout)
-        if done.returncode:
-            raise LaunchError(f"`flwr {' '.join(arguments)}` failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        return done.stdout
+    def flwr(self, *arguments: str) -> str:
+        """Run the command ``flwr`` on this federation and return what it printed."""
+        return flwr(self.home, *arguments)
 
     def start_run(self, app: Path | str, settings: str = "", **config: Any) -> str:
         """Start a run of an app and return Flower's number for it."""
