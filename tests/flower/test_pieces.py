@@ -1,0 +1,174 @@
+"""Keys, apps, nodes, forms and commands, each on its own."""
+
+import io
+import stat
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from flwr.cli.build import build_fab_from_disk
+from flwr.cli.config_utils import load_and_validate
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from fedatlas.config import Config
+from fedatlas.data import from_arrays
+from fedatlas.errors import DataError, UsageError
+from fedatlas.flower.conversation import NetworkSettings
+from fedatlas.flower.form import DataForm, Member, natural_order
+from fedatlas.flower.init import write_app
+from fedatlas.flower.keys import make_keys
+from fedatlas.flower.launch import node_config, superlink_command, supernode_command
+from fedatlas.flower.node import open_node
+from fedatlas.flower_command import app
+
+OPTIONS = {
+    "init": {"folder", "config", "set_", "run_folder"},
+    "keys": {"folder", "node", "host"},
+    "server": {"keys", "host", "port", "state", "insecure"},
+    "register": {"keys", "superlink", "node", "state"},
+    "node": {
+        "client",
+        "data",
+        "loader",
+        "superlink",
+        "authority",
+        "key",
+        "domain",
+        "held_out",
+        "forget",
+        "device",
+        "port",
+        "state",
+        "insecure",
+    },
+    "run": {"folder", "superlink", "authority", "set_", "run_folder", "adapt", "state", "insecure"},
+    "demo": {"folder", "rounds"},
+    "measure": {"to", "rounds", "nodes"},
+}
+
+
+def test_the_flower_commands_keep_their_options() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    assert {name: {p.name for p in c.params if p.name != "help"} for name, c in commands.items()} == OPTIONS
+
+
+def test_the_authority_signs_the_servers_certificate_and_keys_are_private(tmp_path: Path) -> None:
+    keys = make_keys(tmp_path / "keys", nodes=["alpha"], hosts=["example.org", "10.0.0.1"])
+    authority, server = (x509.load_pem_x509_certificate(p.read_bytes()) for p in (keys.authority, keys.certificate))
+    server.verify_directly_issued_by(authority)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["example.org"]
+    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.1"]
+    private = load_ssh_private_key(keys.node_key("alpha").read_bytes(), None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    assert private.public_key() == load_ssh_public_key(keys.public_key("alpha").read_bytes())
+    for path in (keys.node_key("alpha"), keys.server_key, tmp_path / "keys" / "ca.key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_keys_that_are_there_stay(tmp_path: Path) -> None:
+    before = make_keys(tmp_path, nodes=["alpha"]).node_key("alpha").read_bytes()
+    keys = make_keys(tmp_path, nodes=["alpha", "beta"])
+    assert keys.node_key("alpha").read_bytes() == before
+    assert keys.names() == ["alpha", "beta"]
+    with pytest.raises(UsageError, match=r"a client's name must be letters.*\.\./x"):
+        make_keys(tmp_path, nodes=["../x"])
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # of Flower's own making
+def test_an_app_is_one_that_flower_takes_with_the_runs_config_in_it(tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "my-app", Config.load(None, ["algorithm.name=fedprox", "training.rounds=7"]))
+    config, _ = load_and_validate(folder / "pyproject.toml")
+    assert config["tool"]["flwr"]["app"]["components"]["serverapp"] == "fedatlas_app.server_app:app"
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(folder))) as bundle:
+        text = bundle.read("fedatlas_app/run.toml").decode()
+    again = Config.from_text(text)
+    assert (again.values["algorithm"]["name"], again.plan().rounds) == ("fedprox", 7)
+
+
+def test_a_server_and_a_node_are_encrypted_and_authenticated_by_default(tmp_path: Path) -> None:
+    keys = make_keys(tmp_path, nodes=["alpha"])
+    server = superlink_command(keys, host="127.0.0.1", port=8000, database=tmp_path / "db")
+    assert "--enable-supernode-auth" in server
+    assert "--insecure" not in server
+    node = supernode_command(
+        superlink="h:1", port=2, settings={"client": "alpha"}, authority=keys.authority, key=keys.node_key("alpha")
+    )
+    assert "--auth-supernode-private-key" in node
+    assert "--insecure" not in node
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["server"], "give --keys FOLDER"),
+        (["node", "--client", "a", "--data", "x.npz"], "give --authority ca.pem and --key NAME.key"),
+        (["run", "app"], "give --authority ca.pem"),
+    ],
+)
+def test_insecure_must_be_said(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+def test_a_node_reads_its_own_file_folder_or_function(tmp_path: Path) -> None:
+    config = Config.load()
+    x, y = np.random.default_rng(0).random((20, 4), dtype=np.float32), np.arange(20) % 2
+    np.savez(tmp_path / "own.npz", x_train=x[:15], y_train=y[:15], x_test=x[15:], y_test=y[15:])
+    node = open_node({"client": "a", "data": str(tmp_path / "own.npz"), "domain": "north"}, config)
+    assert (len(node.federation.clients[0].train), len(node.federation.clients[0].test)) == (15, 5)
+    assert node.federation.clients[0].domain == "north"
+    (tmp_path / "mine.py").write_text(
+        "import fedatlas\n\n\ndef load(settings):\n    return fedatlas.from_arrays([[0.0, 1.0]] * 8, [0, 1] * 4)\n"
+    )
+    node = open_node({"client": "a", "loader": f"{tmp_path / 'mine.py'}:load"}, config)
+    assert len(node.federation.clients[0].train) == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"data": "x"}, "must name its client"),
+        ({"client": "a"}, "either data= or loader="),
+        ({"client": "a", "dta": "x"}, "Did you mean 'data'"),
+        ({"client": "a", "loader": "nowhere.at.all:load"}, "cannot be found"),
+    ],
+)
+def test_a_nodes_config_is_checked(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        open_node(settings, Config.load())
+
+
+def test_clients_may_hold_different_classes_but_not_different_forms() -> None:
+    two = from_arrays([[0.0, 1.0]] * 4, ["cat", "dog"] * 2)
+    three = from_arrays([[0.0, 1.0]] * 4, ["bird", "dog", "dog", "cow"])
+    form = DataForm.of(two).united(DataForm.of(three))
+    assert form.classes == ("bird", "cat", "cow", "dog")
+    assert form.adopt(three).labels.tolist() == [0, 3, 3, 2]
+    assert DataForm.from_values(form.values()) == form
+    with pytest.raises(DataError, match=r"features of shape \[3\], the others' are features of shape \[2\]"):
+        form.united(DataForm.of(from_arrays([[0.0] * 3] * 2, [0, 1])))
+    stand_in = form.stand_in([Member(name="a", num_train=5, num_test=1)])
+    assert torch.equal(stand_in.data.labels, torch.tensor([0]))
+
+
+def test_names_are_sorted_as_people_would() -> None:
+    assert sorted(["site-10", "site-2", "a"], key=natural_order) == ["a", "site-2", "site-10"]
+
+
+def test_a_minimum_is_a_number_or_a_share_of_the_cohort() -> None:
+    assert [NetworkSettings(minimum=m).least(8) for m in (1, 3, 20, 0.5)] == [1, 3, 8, 4]
+    for wrong in (0, 1.5):
+        with pytest.raises(UsageError, match=r"flower\.minimum"):
+            NetworkSettings(minimum=wrong)
+
+
+def test_a_nodes_config_is_written_as_flower_reads_it() -> None:
+    assert node_config({"client": "a b", "held-out": True, "n": 3}) == 'client="a b" held-out=true n=3'
