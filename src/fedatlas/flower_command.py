@@ -126,10 +126,12 @@ def node(
     """Start a client's SuperNode, which holds its data and what it remembers."""
     with friendly():
         _need_flower()
-        from fedatlas.flower.launch import environment, supernode_command
+        from fedatlas.flower.launch import environment, speaks_tls, supernode_command
 
         if not insecure and (authority is None or key is None):
             raise UsageError("give --authority ca.pem and --key NAME.key, or --insecure for a trial without either.")
+        if insecure and speaks_tls(superlink):
+            raise UsageError(f"{superlink} speaks TLS and lets in no node without it; leave out --insecure.")
         for path in (authority, key):
             if path is not None and not path.exists():
                 raise UsageError(f"there is no {path}.")

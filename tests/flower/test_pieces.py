@@ -16,6 +16,7 @@ from flwr.cli.config_utils import load_and_validate
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from fedatlas.catalogue import disclosures_by_algorithm
 from fedatlas.config import Config
 from fedatlas.data import from_arrays
 from fedatlas.errors import DataError, UsageError
@@ -172,3 +173,10 @@ def test_a_minimum_is_a_number_or_a_share_of_the_cohort() -> None:
 
 def test_a_nodes_config_is_written_as_flower_reads_it() -> None:
     assert node_config({"client": "a b", "held-out": True, "n": 3}) == 'client="a b" held-out=true n=3'
+
+
+def test_the_guide_says_what_every_algorithm_discloses() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
+    for name, line in disclosures_by_algorithm().items():
+        assert f"`{name}`" in guide
+        assert line in guide or line.startswith("nothing beyond")

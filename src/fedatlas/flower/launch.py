@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -104,6 +105,19 @@ def flwr(home: Path, *arguments: str, timeout: float = 120) -> str:
     if done.returncode:
         raise LaunchError(f"`flwr {' '.join(arguments)}` failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout
+
+
+def speaks_tls(address: str) -> bool:
+    """Tell whether a server answers in TLS; whether it can be trusted is another question."""
+    host, _, port = address.rpartition(":")
+    anything = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anything.check_hostname, anything.verify_mode = False, ssl.CERT_NONE
+    try:
+        place = (host.strip("[]"), int(port))
+        with socket.create_connection(place, timeout=5) as plain, anything.wrap_socket(plain):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 def free_port() -> int:
