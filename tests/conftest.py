@@ -1,5 +1,10 @@
+import os
+
 import pytest
 import torch
+
+# Read when Flower is imported: nothing is reported, and nothing written into anybody's home.
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -41,6 +41,7 @@ def demo_config(names: list[str], rounds: int) -> Config:
             f"training.rounds={rounds}",
             "training.cohort=4",
             "training.batch_size=16",
+            "training.epochs=5",
             f"atlas.make={INDEX}",
             'atlas.use=["sample", "aggregate"]',
             f"flower.clients=[{listed}]",

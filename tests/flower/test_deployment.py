@@ -1,0 +1,139 @@
+"""Real processes on loopback: the algorithms that need more, refusals, and parties that are killed."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedatlas.atlas.making import make_atlas
+from fedatlas.config import Config
+from fedatlas.data.federation import Federation
+from fedatlas.flower.keys import make_keys
+from fedatlas.flower.launch import LocalFederation
+from fedatlas.rehearsal import tiny_federation
+from fedatlas.runs import Run
+from flower_network import PATIENCE, finished_rounds, network, simulated, wait_until
+from tiny import same_bits
+
+pytestmark = pytest.mark.slow
+
+
+def clients(count: int, kind: str = "features") -> Federation:
+    federation = tiny_federation("images" if kind == "images" else "features")
+    return replace(federation, clients=federation.clients[:count])
+
+
+def config_of(name: str, *settings: str, count: int, rounds: int = 2) -> Config:
+    own = [
+        f"algorithm.name={name}",
+        "model.name=mlp",
+        "training.batch_size=8",
+        f"training.rounds={rounds}",
+        f"training.evaluate_every={rounds}",
+        f"flower.clients={count}",
+        f"flower.wait={PATIENCE}",
+        f"flower.deadline={PATIENCE}",
+    ]
+    return Config.load(None, [*own, *settings])
+
+
+@pytest.mark.parametrize("strategy", ["federated", "global"])
+def test_client2vec_with_its_atlas_over_a_network_ends_with_the_simulators_bits(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDATLAS_CACHE", str(tmp_path / "cache"))
+    small = "{ layers = 1, feed_forward = 8, local_epochs = 1, cohort = 1.0, upload = 5 }"
+    make = f'{{ source = "client2vec", strategy = "{strategy}", epochs = 2, settings = {small} }}'
+    federation = clients(3, "images")
+    config = config_of("fedavgm", "model.name=cnn", "training.cohort=2", f"atlas.make={make}", count=3)
+    with network(federation, config, tmp_path) as local:
+        local.run(tmp_path / "app", timeout=PATIENCE)
+    options = config.atlas_settings()
+    assert options is not None
+    atlas = make_atlas(federation, **options, workers=1, progress=False)
+    here = simulated(config, federation, tmp_path / "here", atlas)
+    assert same_bits(Run(tmp_path / "run").parameters(), here.parameters())
+
+
+def test_fedgcr_over_a_network_ends_with_the_simulators_bits(tmp_path: Path) -> None:
+    model = ["model.name=prompted_vit", "model.weights=untrained", "model.width=8", "model.depth=1", "model.heads=2"]
+    federation, config = clients(3, "images"), config_of("fedgcr", *model, count=3, rounds=3)
+    with network(federation, config, tmp_path) as local:
+        local.run(tmp_path / "app", timeout=PATIENCE)
+    here = simulated(config, federation, tmp_path / "here")
+    assert same_bits(Run(tmp_path / "run").parameters(), here.parameters())
+
+
+def test_nodes_without_a_registered_key_the_right_authority_or_tls_are_refused(tmp_path: Path) -> None:
+    other = make_keys(tmp_path / "other", nodes=["stranger"])
+    with LocalFederation(tmp_path / "network", nodes=["alpha"]) as local:
+        assert local.keys is not None
+        local.start_node("stranger", key=other.node_key("stranger"), data="x.npz")
+        local.start_node("misled", key=local.keys.node_key("alpha"), authority=other.authority, data="x.npz")
+        wait_until(lambda: "No SuperNode found with the given public key" in local.log("superlink"), "a refusal")
+        wait_until(lambda: "Failed to activate SuperNode" in local.log("stranger"), "the node to be told")
+        wait_until(lambda: "CERTIFICATE_VERIFY_FAILED" in local.log("misled"), "a certificate to be refused")
+        wait_until(lambda: local.processes["stranger"].poll() == 1 == local.processes["misled"].poll(), "both to end")
+        command = [sys.executable, "-m", "fedatlas", "flower", "node", "--client", "plain", "--data", "x.npz"]
+        plain = subprocess.run(
+            [*command, "--superlink", local.address, "--insecure"], capture_output=True, text=True, timeout=PATIENCE
+        )
+    assert plain.returncode == 2
+    assert "speaks TLS and lets in no node without it" in " ".join(plain.stderr.split())
+
+
+def test_a_node_that_is_killed_is_left_out_and_returns_with_its_memory(tmp_path: Path) -> None:
+    federation = clients(3)
+    config = config_of("scaffold", "flower.deadline=45", "training.evaluate_every=1", count=3, rounds=6)
+    with network(federation, config, tmp_path) as local:
+        run = local.start_run(tmp_path / "app")
+        wait_until(lambda: finished_rounds(tmp_path / "run") >= 1, "the first round")
+        local.kill("client-1")
+        wait_until(lambda: finished_rounds(tmp_path / "run") >= 2, "a round without client-1")
+        local.start_node("client-1", data=str(tmp_path / "data" / "client-1.npz"))
+        local.wait(run, timeout=2 * PATIENCE)
+    rounds = Run(tmp_path / "run").rounds
+    missed = [line["round"] for line in rounds if 1 not in line["answered"]]
+    assert missed
+    assert 1 in rounds[-1]["answered"]
+    told = [story for line in rounds for story in line["left_out"]]
+    assert {story["client"] for story in told} == {"client-1"}
+    assert all("no answer within" in story["reason"] or "connected" in story["reason"] for story in told)
+
+
+def test_a_server_that_is_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    federation, config = clients(2), config_of("scaffold", "training.evaluate_every=2", count=2, rounds=4)
+    with network(federation, config, tmp_path) as local:
+        local.start_run(tmp_path / "app")
+        wait_until(lambda: finished_rounds(tmp_path / "run") >= 2, "two rounds")
+        local.kill("superlink")
+        local.start_superlink()
+        local.run(tmp_path / "app", timeout=2 * PATIENCE)
+    run, here = Run(tmp_path / "run"), simulated(config, federation, tmp_path / "here")
+    assert same_bits(run.parameters(), here.parameters())
+    assert [line["round"] for line in run.rounds] == [1, 2, 3, 4]
+
+
+def test_a_client_app_that_dies_is_left_out(tmp_path: Path) -> None:
+    """The node's loader ends its process without a word in the second round."""
+    (tmp_path / "hard.py").write_text(
+        "import os\nfrom pathlib import Path\n\nimport fedatlas\n\n\n"
+        "def load(settings):\n"
+        "    count = Path(settings['memory']).parent / 'count'\n"
+        "    calls = int(count.read_text()) + 1 if count.exists() else 1\n"
+        "    count.parent.mkdir(parents=True, exist_ok=True)\n"
+        "    count.write_text(str(calls))\n"
+        "    if calls == 3:\n"
+        "        os._exit(9)\n"
+        f"    return fedatlas.from_npz({str(tmp_path / 'data' / 'client-1.npz')!r})\n"
+    )
+    federation = clients(2)
+    config = config_of("fedavg", "flower.deadline=60", "training.evaluate_every=4", count=2, rounds=4)
+    with network(federation, config, tmp_path, leave_out=("client-1",)) as local:
+        local.start_node("client-1", loader=f"{tmp_path / 'hard.py'}:load")
+        local.run(tmp_path / "app", timeout=2 * PATIENCE)
+    rounds = Run(tmp_path / "run").rounds
+    assert rounds[1]["left_out"]
+    assert len(rounds) == 4
