@@ -155,10 +155,9 @@ class Conversation:
         names = [name for name in contents if name in online]
         if not names:
             return answers
-        messages = [
-            Message(contents[name], self._nodes[name], kind, ttl=self.settings.deadline, group_id=str(round))
-            for name in names
-        ]
+        # Beyond the deadline, so that it is we who say that nobody answered; a node gets no message that is older.
+        life = self.settings.deadline + LOOK
+        messages = [Message(contents[n], self._nodes[n], kind, ttl=life, group_id=str(round)) for n in names]
         waiting: dict[str, str] = {}
         for name, identity in zip(names, self.grid.push_messages(messages), strict=True):
             if identity is None:
