@@ -9,7 +9,9 @@ the small version, which the tables of docs/evidence/client2vec.md say they are 
 
 from __future__ import annotations
 
-from papers.client2vec.indexing import index_spec, make_atlases, source_spec
+from fedatlas.atlas import Atlas
+from papers.client2vec.indexing import Spec, atlas_file, index_spec, make_atlases, source_spec, whole_federation
+from papers.client2vec.quality import quality
 from papers.client2vec.settings import read
 from papers.tables import Cell, Options, Table, write_table
 
@@ -19,6 +21,8 @@ COLUMNS = {
     "other domain": "feature_other",
     "beta^l with label shares": "label_label_rank",
     "beta^f with label shares": "feature_label_rank",
+    "nearest by beta^l": "label_neighbours",
+    "nearest by beta^f": "feature_neighbours",
     "label from u": "u_label",
     "label from D": "d_label",
     "chance": "chance",
@@ -26,16 +30,15 @@ COLUMNS = {
 }
 
 
-def specs(setting: str, options: Options) -> dict[str, dict[str, object]]:
+def specs(setting: str, options: Options) -> dict[str, Spec]:
     """Return the atlases that are compared, by the name of their row."""
-    rows = {
+    return {
         "mean of D": source_spec(setting, "feature-average", options),
         "GLOBAL": index_spec(setting, "global", options),
         "FEDERATED": index_spec(setting, "federated", options),
         "GLOBAL without L_div": index_spec(setting, "global", options, losses=["sim", "orth", "recon"]),
         "GLOBAL without L_orth": index_spec(setting, "global", options, losses=["div", "sim", "recon"]),
     }
-    return {title: dict(spec) for title, spec in rows.items()}
 
 
 def main() -> None:
@@ -44,6 +47,11 @@ def main() -> None:
     for setting in options.extra["settings"].split(","):
         rows = specs(setting, options)
         results = make_atlases(rows, options)
+        federation = whole_federation(rows["GLOBAL"]["data"], options)
+        for title, spec in rows.items():
+            # Measured anew from the saved vectors, so that a measure that came later is there too.
+            atlas = Atlas.load(atlas_file(spec, options)) if results[title] else None
+            results[title] = [{**numbers, **quality(atlas, federation)} for numbers in results[title] if atlas]
         table = Table(
             title=f"Index of {setting}: what it tells of the clients",
             setting=(

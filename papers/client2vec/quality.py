@@ -19,15 +19,18 @@ def quality(atlas: Atlas, federation: Federation) -> Numbers:
     ``same, other``    mean cosine of two clients of the same domain, of different domains
     ``label_rank``     Spearman's rank correlation, over all pairs of clients, of their cosine with the cosine of their
                        label histograms
+    ``neighbours``     how many of a client's five nearest are among its five nearest by label histogram, as a share
     """
     histograms = torch.stack([federation.label_counts(i) for i in range(len(federation))])
     apart = torch.triu(torch.ones(len(atlas), len(atlas), dtype=torch.bool), diagonal=1)
-    histogram_cosines = _cosines(histograms)[apart]
+    by_labels = _cosines(histograms)
+    histogram_cosines = by_labels[apart]
     numbers: Numbers = {}
     for half in atlas.halves:
         cosines = atlas.similarity(half)
         if float(histogram_cosines.std()) > 0:
             numbers[f"{half}_label_rank"] = float(spearmanr(cosines[apart], histogram_cosines).statistic)
+            numbers[f"{half}_neighbours"] = _shared_neighbours(cosines, by_labels)
         names = [str(domain) for domain in atlas.domains]
         if len(set(names)) > 1:
             groups = atlas.groups(len(set(names)), half=half)
@@ -54,6 +57,13 @@ def _nearest(vectors: Tensor, labels: Tensor) -> float:
     centred = means - means.mean(0)
     found = present[((unit[1::2] - means.mean(0)) @ torch.nn.functional.normalize(centred, dim=1).T).argmax(1)]
     return float((found == labels[1::2]).double().mean())
+
+
+def _shared_neighbours(one: Tensor, other: Tensor, count: int = 5) -> float:
+    own = torch.eye(len(one), dtype=torch.bool)
+    count = min(count, len(one) - 1)
+    near = [cosines.masked_fill(own, -2.0).topk(count).indices.tolist() for cosines in (one, other)]
+    return sum(len(set(a) & set(b)) for a, b in zip(*near, strict=True)) / (count * len(one))
 
 
 def _cosines(rows: Tensor) -> Tensor:

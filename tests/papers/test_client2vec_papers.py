@@ -68,6 +68,8 @@ def test_quality_finds_domains_and_labels(federation: Federation) -> None:
     assert numbers["feature_ari"] == 1
     assert (numbers["feature_same"], numbers["feature_other"]) == (1, 0)
     assert numbers["label_label_rank"] == pytest.approx(1)
+    assert numbers["label_neighbours"] == 1
+    assert numbers["feature_neighbours"] < 1
 
 
 def test_label_information_of_samples_is_that_of_held_out_ones() -> None:
