@@ -164,7 +164,7 @@ METHOD: dict[str, dict[str, Any]] = {
     "P and G kept, tested through h": {"personal": True},
     "P and G kept, tested through G": {"personal": True, "test_through": "g"},
     "inner products, weight 0.05": {"mode": "mean_dot", "lambda_o": 0.05, "lambda_d": 1.0},
-    "summed cosines, weight 0.02": {"mode": "sum_dot", "lambda_o": 0.02, "lambda_d": 1.0},
+    "inner products summed over clients, weight 0.02": {"mode": "sum_dot", "lambda_o": 0.02, "lambda_d": 1.0},
 }
 """The readings of Eq. 4, each against the case iii of the clean setting (weight 5)."""
 
