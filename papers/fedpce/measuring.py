@@ -14,6 +14,7 @@ from typing import Any, Self
 from fedatlas.adapting import Adapted, Adapter
 from fedatlas.atlas.from_run import run_atlas
 from fedatlas.config import Config
+from fedatlas.data import Federation
 from fedatlas.grouping import cluster_accuracy
 from fedatlas.runs import Run
 from fedatlas.training import train_run
@@ -68,30 +69,36 @@ def late(task: Task) -> bool:
 
 def personalised(task: Task) -> Numbers:
     """Return the figures of one method on one fold: collaborative training, then each held-out client on its own."""
-    run = collaborated(task)
+    config = configured(task)
+    federation = config.federation()
+    run = collaborated(task, config, federation)
     wanted = run.resolved["training"]["rounds"]
     numbers = collaborative_figures(run)
     if len(run.rounds) < wanted and not task.options.extra["finish"]:
         return {**numbers, UNFINISHED: f"round {len(run.rounds)} of {wanted}"}
     try:
-        numbers |= adapted_figures(task, run)
+        numbers |= adapted_figures(task, run, federation)
     except OutOfTimeError:
         return {**numbers, UNFINISHED: "before client training was done"}
     return numbers
 
 
-def collaborated(task: Task) -> Run:
-    """Train, or go on with, the run of a task; it may end early where the time is up."""
+def configured(task: Task) -> Config:
+    """Return the config of a task: its sections, the fold and where the data lie."""
     sections, place = task.settings["sections"], task.options.data_folder
     data = {**sections["data"], "fold": task.seed, **({} if place is None else {"folder": place})}
-    config = Config.load(None, (), **{**sections, "data": data})
+    return Config.load(None, (), **{**sections, "data": data})
+
+
+def collaborated(task: Task, config: Config, federation: Federation) -> Run:
+    """Train, or go on with, the run of a task; it may end early where the time is up."""
     model, options = config.model()
     folder = task.folder / "run"
     if task.options.extra["finish"] and (folder / "checkpoints/manifest.json").exists():
         return Run(folder)
     try:
         return train_run(
-            config.federation(),
+            federation,
             config.algorithm(),
             model=model,
             model_options=options,
@@ -137,9 +144,9 @@ def collaborative_figures(run: Run) -> Numbers:
     }
 
 
-def adapted_figures(task: Task, run: Run) -> Numbers:
+def adapted_figures(task: Task, run: Run, federation: Federation) -> Numbers:
     """Return how the held-out clients do, before and after tuning; with few images too, where asked for."""
-    adapter = Adapter(run, device=task.options.device)
+    adapter = Adapter(run, data=federation, device=task.options.device)
     plan = dict(task.settings["adapt"])
     every = max(1, plan["rounds"] // 10)
     kept = task.folder / "adapted.json"
