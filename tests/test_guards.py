@@ -83,6 +83,7 @@ OPTIONS = {
         "folder",
         "resume",
         "overwrite",
+        "profile",
     },
 }
 

@@ -64,6 +64,7 @@ def train(
     folder: FolderOption = None,
     resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round goes.")] = False,
 ) -> None:
     """Train one algorithm and keep the run in a folder."""
     from fedatlas.config import Config
@@ -75,8 +76,10 @@ def train(
         settings = Config.load(config, set_ or (), **sections)
         where = folder or default_folder(settings)
         machine: dict[str, Any] = {"device": device, "workers": workers, "engine": engine}
-        run = run_config(settings, where, **machine, resume=resume, overwrite=overwrite)
+        run = run_config(settings, where, **machine, resume=resume, overwrite=overwrite, profile=profile)
         print_results([run])
+        if profile:
+            print_profile(run)
         output.print(f"run: {run.folder}\nreport: {run.report()}", highlight=False, soft_wrap=True)
 
 
@@ -256,6 +259,7 @@ def run_config(
     resume: bool,
     overwrite: bool,
     show: bool | None = None,
+    profile: bool = False,
 ) -> Any:
     """Train what a config says, and say how to resume when it is interrupted."""
     from fedatlas.atlas.making import kept_atlas, make_atlas
@@ -282,6 +286,7 @@ def run_config(
             device=device,
             workers=workers,
             engine=engine,
+            profile=profile,
             folder=folder,
             resume=resume,
             overwrite=overwrite,
@@ -338,6 +343,15 @@ def print_results(runs: list[Any]) -> None:
     from fedatlas.report import results_table
 
     print_rows(results_table(runs), "accuracies in percent")
+
+
+def print_profile(run: Any) -> None:
+    """Print where the time of a round went, stage by stage."""
+    rows = [
+        {"stage": row.stage, "ms a round": f"{1e3 * row.seconds:.1f}", "share": f"{row.share:.1%}", "what": row.what}
+        for row in run.profile()
+    ]
+    print_rows(rows, "mean over rounds, without the first")
 
 
 def _sections(

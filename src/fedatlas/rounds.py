@@ -11,7 +11,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -20,6 +20,7 @@ from fedatlas.aggregation import add, mean_change, weighted_sum
 from fedatlas.algorithm import Algorithm
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.seeds import numpy_generator
+from fedatlas.stopwatch import Stopwatch, client_seconds
 from fedatlas.types import Assignment, ClientInfo, ClientScore, Cohort, Memory, Roster, Tensors, Upload
 
 
@@ -64,6 +65,8 @@ class RoundRecord:
     """Mean training loss of each client that answered."""
     own: tuple[ClientScore, ...] = ()
     """How each client's own model did before the server averaged, where asked for."""
+    client_seconds: Mapping[str, float] = field(default_factory=dict)
+    """What took how long in the clients' training, all clients together, where they measured it."""
 
 
 def initial_state(algorithm: Algorithm, shared: Tensors, buffers: Tensors, roster: Roster) -> ServerState:
@@ -84,8 +87,13 @@ def play_round(
     rounds: int,
     seed: int,
     test_own: bool = False,
+    watch: Stopwatch | None = None,
 ) -> tuple[ServerState, RoundRecord]:
-    """Play the next round and return the new state and what happened; ``test_own`` scores clients' models too."""
+    """Play the next round and return the new state and what happened.
+
+    ``test_own`` scores clients' own models too; ``watch`` is told when a stage ends.
+    """
+    watch = watch or Stopwatch()
     number = state.round + 1
     memory = dict(state.memory)
 
@@ -97,6 +105,7 @@ def play_round(
     )
     draws = Counter(drawn)
     chosen = [roster[i] for i in sorted(draws)]
+    watch.lap("sampling")
 
     def assignments() -> list[Assignment]:
         return [
@@ -118,8 +127,10 @@ def play_round(
             said = {client: notes[rule.name] for client, notes in sorted(answers.items()) if rule.name in notes}
             if said:
                 memory[f"server/{rule.name}"] = rule.gather(memory[f"server/{rule.name}"], said, roster)
+        watch.lap("surveys")
 
     uploads = sorted(transport.train(assignments()), key=lambda upload: upload.client)
+    watch.lap("training")
     if not uploads:
         skipped = RoundRecord(round=number, cohort=tuple(sorted(drawn)), weights={}, losses={})
         return replace(state, round=number, memory=memory), skipped
@@ -146,6 +157,7 @@ def play_round(
             stage="weighting",
         )
     weights = weights / total
+    watch.lap("weighting")
 
     change = mean_change(uploads, weights)
     for rule in algorithm.server:
@@ -162,8 +174,11 @@ def play_round(
         weights={u.client: w for u, w in zip(uploads, weights.tolist(), strict=True)},
         losses={u.client: u.metrics["loss"] for u in uploads},
         own=tuple(u.score for u in uploads if u.score is not None),
+        client_seconds=client_seconds(uploads),
     )
-    return ServerState(round=number, shared=add(state.shared, change), buffers=buffers, memory=memory), record
+    shared = add(state.shared, change)
+    watch.lap("aggregation")
+    return ServerState(round=number, shared=shared, buffers=buffers, memory=memory), record
 
 
 def _notes(algorithm: Algorithm, memory: Memory, client: ClientInfo) -> Memory:

@@ -10,6 +10,8 @@ adapted.json      clients that were brought in later, by `fedatlas adapt`
 report.html       made by `fedatlas report`
 """
 
+from __future__ import annotations
+
 import json
 import os
 import platform
@@ -18,13 +20,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
 from fedatlas.checkpoints import Checkpoint, CheckpointStore, atomic_write
 from fedatlas.errors import RunFolderError
 from fedatlas.types import Tensors
+
+if TYPE_CHECKING:
+    from fedatlas.profiling import ProfileRow
 
 RECORDS = ("rounds.jsonl", "clients.jsonl", "timings.jsonl")
 RESOLVED = "resolved.json"
@@ -196,6 +201,12 @@ class Run:
     def seconds(self) -> float:
         """Seconds that training took, evaluation and checkpoints left out."""
         return float(sum(entry["train"] for entry in self.timings))
+
+    def profile(self) -> list[ProfileRow]:
+        """Return where the time of a round went; with clients' own stages if it was trained with ``profile``."""
+        from fedatlas.profiling import profile_rows  # it knows how clients train, which a folder need not
+
+        return profile_rows(self.timings, int(self.resolved["machine"]["workers"]))
 
     def parameters(self) -> Tensors:
         """Return the shared parameters and buffers of the last checkpoint."""

@@ -33,7 +33,9 @@ from fedatlas.local_training import ClientTraining, train_client
 from fedatlas.objectives import Term
 from fedatlas.parts import ServerPart
 from fedatlas.process_memory import keep_freed_memory
+from fedatlas.profiling import train_timed
 from fedatlas.seeds import generator
+from fedatlas.stopwatch import Stopwatch
 from fedatlas.types import Assignment, ClientInfo, ClientScore, Memory, Tensors, Upload
 from fedatlas.workers import Task, WorkerPool, fork_available
 
@@ -58,6 +60,8 @@ class ClientRunner:
             model = cast(nn.Module, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
         self.bench = Workbench(model, algorithm)
         self._data: dict[int, ClientData] = {}
+        self.profile = False
+        """Whether clients measure what takes how long."""
 
     def data(self, client: int) -> ClientData:
         """Return a client's view of the examples."""
@@ -76,8 +80,12 @@ class ClientRunner:
 
     def train(self, assignment: Assignment, memory: Memory) -> tuple[Upload, Memory]:
         """Train a client."""
-        data = self.data(assignment.client)
-        upload, memory = train_client(self.algorithm, self.work, assignment, self.bench, memory, data, self.seed)
+        if self.profile:
+            watch = Stopwatch()
+            upload, memory = train_timed(self.begin(self.bench, assignment, memory), watch)
+        else:
+            data = self.data(assignment.client)
+            upload, memory = train_client(self.algorithm, self.work, assignment, self.bench, memory, data, self.seed)
         return self.tested(assignment, upload, memory), memory
 
     def tested(self, assignment: Assignment, upload: Upload, memory: Memory) -> Upload:
@@ -163,6 +171,7 @@ class Simulator:
         device: torch.device | str = "cpu",
         workers: int | None = None,
         engine: Engine = "auto",
+        profile: bool = False,
     ) -> None:
         self.device = torch.device(device)
         if self.device.type == "cpu":
@@ -170,6 +179,7 @@ class Simulator:
         federation = federation.to(self.device)
         self.federation = federation
         self.runner = ClientRunner(algorithm, model.to(self.device), federation, work or LocalWork(), seed)
+        self.runner.profile = profile
         self.memory: MutableMapping[int, Memory] = {}
         """What each client remembers, as of the last committed round."""
         self.changed: set[int] = set()

@@ -47,6 +47,7 @@ def train(
     device: str = "cpu",
     workers: int | None = None,
     engine: Engine = "auto",
+    profile: bool = False,
     augment: Transform | None = None,
     evaluate_every: int = 1,
     test_own: bool = False,
@@ -62,8 +63,9 @@ def train(
     ``model`` is a name from ``fedatlas list`` (with ``model_options``), a module, or a function that makes one.
     ``augment`` is a random change of training images, such as ``fedatlas.data.Augment()``. ``precision="bfloat16"``
     lets the network compute with half the bits while it trains. ``test_own`` also tests each client's own model before
-    the server averages. ``engine`` is how clients run on this machine (docs/engines.md). ``folder`` is where the run is
-    kept; without one it goes to a new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
+    the server averages. ``engine`` is how clients run on this machine (docs/engines.md). ``profile`` lets
+    clients measure what takes how long, for ``run.profile()``. ``folder`` is where the run is kept; without one it goes
+    to a new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
     """
     work = LocalWork(epochs=epochs, steps=steps, batch_size=batch_size, precision=precision, augment=augment)
     plan = TrainingPlan(
@@ -88,6 +90,7 @@ def train(
         device=device,
         workers=workers,
         engine=engine,
+        profile=profile,
         folder=Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="fedatlas-")),
         resume=resume,
         overwrite=overwrite,
@@ -107,6 +110,7 @@ def train_run(
     device: str,
     workers: int | None,
     engine: Engine = "auto",
+    profile: bool = False,
     folder: Path,
     resume: bool,
     overwrite: bool,
@@ -129,6 +133,7 @@ def train_run(
         device=place,
         workers=workers,
         engine=engine,
+        profile=profile,
     ) as simulator:
         resolved |= {"machine": machine(place, simulator.workers, simulator.engine), "versions": versions()}
         writer = RunWriter(folder, resolved, config=config, resume=resume, overwrite=overwrite)

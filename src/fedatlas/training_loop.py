@@ -19,6 +19,7 @@ from fedatlas.rounds import RoundRecord, Transport, initial_state, play_round
 from fedatlas.runs import RunWriter
 from fedatlas.seeds import Seeds
 from fedatlas.simulate import ClientRunner
+from fedatlas.stopwatch import Stopwatch
 from fedatlas.types import ClientInfo, ClientScore, Memory
 
 
@@ -68,12 +69,15 @@ class TrainingLoop:
         self.domains = {i: client.domain for i, client in enumerate(federation.clients)}
         shared, buffers = host.runner.bench.shared()
         self.state = initial_state(algorithm, shared, buffers, host.roster)
+        self.cohort_size = plan.cohort_size(len(federation.training_ids))
+        self.watch = Stopwatch()
         self.saved_round = 0
         self.complete_round = 0
 
     def run(self) -> None:
         """Play the rounds that are left."""
         self._restore()
+        self.watch = Stopwatch()
         try:
             with self.progress:
                 while self.state.round < self.plan.rounds:
@@ -101,7 +105,7 @@ class TrainingLoop:
         self.progress.start_from(self.state.round)
 
     def _round(self) -> None:
-        began = time.perf_counter()
+        began, watch = time.perf_counter(), self.watch
         number = self.state.round + 1
         last = number == self.plan.rounds
         evaluated = last or number % self.plan.evaluate_every == 0
@@ -110,25 +114,35 @@ class TrainingLoop:
             self.state,
             self.host.roster,
             self.host,
-            cohort_size=self.plan.cohort_size(len(self.federation.training_ids)),
+            cohort_size=self.cohort_size,
             rounds=self.plan.rounds,
             seed=self.seeds.sampling,
             test_own=self.plan.test_own and evaluated,
+            watch=watch,
         )
         self.state = state
         self.host.commit()
+        watch.lap("memory")
         trained = time.perf_counter()
         scores = self._evaluate() if evaluated else []
         tested = time.perf_counter()
+        watch.lap("evaluation")
         summary = self._record(record, scores)
+        watch.lap("records")
         timing: dict[str, Any] = {"round": state.round, "train": trained - began, "evaluate": tested - trained}
+        # What comes after this line, a checkpoint, is counted in the next one.
+        timing["stages"] = watch.taken()
+        if record.client_seconds:
+            timing["clients"] = record.client_seconds
         if fallbacks := self.host.fallbacks():
             timing["fallbacks"] = fallbacks
         self.writer.write("timings.jsonl", [timing])
         self.complete_round = state.round
         if last or state.round % (self.plan.checkpoint_every or self.plan.evaluate_every) == 0:
             self._save()
+            watch.lap("checkpoints")
         self.progress.advance(state.round, summary)
+        watch.lap("records")
 
     def _evaluate(self) -> list[ClientScore]:
         try:
