@@ -142,3 +142,11 @@ def test_files_stay_small() -> None:
     for path in (ROOT / "src").rglob("*.py"):
         assert len(path.read_text().splitlines()) <= 400, path
         ast.parse(path.read_text())
+
+
+def test_importing_the_package_loads_nothing_slow_beside_torch() -> None:
+    slow = ("PIL", "datasets", "flwr", "matplotlib", "onnx", "pandas", "rich", "scipy", "sklearn", "torch._dynamo")
+    slow += ("torch._inductor", "transformers", "typer")
+    code = f"import sys, fedatlas; print([name for name in {slow!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"

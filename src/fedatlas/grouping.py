@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from fedatlas.errors import DataError, UsageError, unknown_name
@@ -108,6 +106,9 @@ def first_neighbours(points: np.ndarray) -> np.ndarray:
 
     Sarfraz et al., "Efficient Parameter-free Clustering Using First Neighbor Relations", CVPR 2019.
     """
+    from scipy.sparse import coo_array  # here, as it takes longer to load than all of this package
+    from scipy.sparse.csgraph import connected_components
+
     norms = np.linalg.norm(points, axis=1, keepdims=True)
     unit = points / np.where(norms > 0, norms, 1)
     similarity = unit @ unit.T

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from scipy.special import log_ndtr, ndtr
 from torch import Tensor
 
 from fedatlas.errors import UsageError, unknown_name
@@ -32,6 +31,8 @@ def delta_for(epsilon: float, sigma: float, sensitivity: float) -> float:
 
     With r = sensitivity / sigma:  delta = Phi(r/2 - epsilon/r) - exp(epsilon) Phi(-r/2 - epsilon/r).
     """
+    from scipy.special import log_ndtr, ndtr  # here, as it takes longer to load than all of this package
+
     ratio = sensitivity / sigma
     first = ndtr(ratio / 2 - epsilon / ratio)
     return max(0.0, float(first - math.exp(epsilon + log_ndtr(-ratio / 2 - epsilon / ratio))))

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from fedatlas.data.dataset import Dataset
@@ -147,6 +146,7 @@ def _handwritten_bank() -> Tensor:
 def _printed_bank() -> Tensor:
     """Return every digit in every font, centred and of equal height: (fonts, 10, 32, 32)."""
     import matplotlib
+    from PIL import Image, ImageDraw, ImageFont
 
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     bank = np.zeros((len(_FONTS), len(CLASSES), _BANK_SIZE, _BANK_SIZE), np.uint8)

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from fedatlas.errors import DataError
@@ -18,6 +17,8 @@ Bytes = NDArray[np.uint8]
 
 def decode_images(blob: Bytes, offset: NDArray[np.int64], where: str) -> Bytes:
     """Return the pictures that lie one after another in ``blob``, picture i in ``blob[offset[i]:offset[i + 1]]``."""
+    from PIL import Image, UnidentifiedImageError
+
     raw = blob.tobytes()
     images: Bytes | None = None
     for i, (start, stop) in enumerate(pairwise(offset.tolist())):
@@ -41,6 +42,8 @@ def decode_images(blob: Bytes, offset: NDArray[np.int64], where: str) -> Bytes:
 
 def read_image(path: Path, size: tuple[int, int] | None = None) -> Bytes:
     """Return one picture file as (height, width, 3), resized (height, width) if ``size`` is given."""
+    from PIL import Image, UnidentifiedImageError
+
     try:
         with Image.open(path) as picture:
             colour = picture.convert("RGB")
