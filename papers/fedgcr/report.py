@@ -1,5 +1,6 @@
 """The page ``docs/evidence/fedgcr.md``, from the numbers that ``evidence.py`` kept."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
@@ -8,6 +9,7 @@ from papers.fedgcr.data import TYPES
 from papers.fedgcr.published import ABLATIONS, TABLE_1, TABLE_6
 from papers.fedgcr.variants import ABLATION, FACTORS, METHODS, SETTING, TITLES
 
+DATA = ("digit-five", "pacs")
 PAPERS = {"digit-five": TABLE_1, "pacs": TABLE_6}
 METRICS = ("domain_mean", "client_mean", "sigma_type", "sigma_client")
 HEADS = ("domain mean", "client mean", "sigma_type", "sigma_client")
@@ -18,30 +20,58 @@ Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
 def page(evidence: Mapping[str, Any]) -> str:
-    """Return the page."""
+    """Return the page: what was measured, and the names of what was not."""
     results: Results = evidence["results"]
     parts = [
         "# FedGCR, measured",
         "",
-        "Written by `python -m papers.fedgcr.evidence --report` from the numbers of",
+        "Printed by `python -m papers.fedgcr.evidence --report --out docs/evidence/fedgcr` from the numbers in",
+        "[`evidence.json`](fedgcr/evidence.json), which come from",
         "",
         "    python -m papers.fedgcr.data --data-folder DATA --to PACKED",
         "    python -m papers.fedgcr.evidence --device cuda --jobs 8 --data-folder PACKED --out runs/fedgcr",
         "",
-        f"on {evidence['machine']} ({evidence['seconds'] / 60:.1f} minutes for the last call). {SETTING}",
+        *wrapped(f"on {evidence['machine']}. {SETTING}"),
         "",
-        f"{evidence['rounds']} rounds. Where there are several seeds (0, 1, 2): mean ± sample standard deviation. In "
-        "brackets: the paper, whose backbone is another. TF32 in matrix products; q-FFL's `eta` is 1.",
+        *wrapped(
+            f"{evidence['rounds']} rounds; seeds count from 0, and where there are several the figures are mean ± sample "
+            "standard deviation. In brackets: the paper, whose backbone is another. TF32 in matrix products; q-FFL's "
+            "`eta` is 1."
+        ),
         "",
     ]
-    for data in ("digit-five", "pacs"):
+    for data in DATA:
         parts += [f"## {TITLES[data]}", ""]
         for factor in reversed(FACTORS):
             parts += methods_table(results, data, factor)
         parts += domains_table(results, data) + ablation_table(results, data) + groups_table(results, data)
         parts += variations_table(results, data)
-    parts += costs_table(results)
+    parts += costs_table(results) + gaps(results)
     return "\n".join(parts).rstrip() + "\n"
+
+
+def wrapped(text: str) -> list[str]:
+    """Return a paragraph as lines."""
+    return textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def gaps(results: Results) -> list[str]:
+    """Return what the command would measure still."""
+    missing = []
+    for data in DATA:
+        for factor, wanted in ((10, 3), (5, 1), (1, 1)):
+            counts = {title: len(of(results, f"{data}, factor {factor}, {m}")) for title, m in METHODS.items()}
+            if lacking := {title: wanted - count for title, count in counts.items() if count < wanted}:
+                whole = len(lacking) == len(METHODS) and set(lacking.values()) == {wanted}
+                which = "all methods" if whole else ", ".join(f"{title} ({count})" for title, count in lacking.items())
+                missing.append(f"- {TITLES[data]}, factor {factor}: {which}")
+        lacking = {title: 1 for title, name in variations(data).items() if not of(results, name)}
+        if lacking:
+            missing.append(f"- {TITLES[data]}, factor 10, FedGCR with {', '.join(lacking)}")
+    if not missing:
+        return []
+    said = "The same command, with `evidence.json` in its folder, goes on with these (in brackets: seeds that lack)."
+    return ["## Not measured yet", "", said, "", *missing]
 
 
 def figure(found: Sequence[Mapping[str, Any]], key: str, digits: int = 1, scale: float = 100.0) -> str:
@@ -65,18 +95,27 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def methods_table(results: Results, data: str, factor: int) -> list[str]:
-    """Return the eight methods at one factor."""
-    rows = []
+    """Return the eight methods at one factor, and who is best."""
+    rows, means, sigmas = [], {}, {}
     for title, method in METHODS.items():
         found = of(results, f"{data}, factor {factor}, {method}")
-        row = [title]
+        row = [title, str(len(found))]
         for metric in METRICS:
             place = PRINTED.get(metric)
             theirs = "" if place is None else f" ({PAPERS[data][title][3 * FACTORS.index(factor) + place]:g})"
             row.append(f"{figure(found, metric)}{theirs}")
-        rows.append(row)
-    seeds = max((len(of(results, f"{data}, factor {factor}, {m}")) for m in METHODS.values()), default=0)
-    return [f"### Imbalance factor {factor}, {seeds} seed{'' if seeds == 1 else 's'}", "", *table(("", *HEADS), rows)]
+        if first := [numbers for numbers in found[:1] if "domain_mean" in numbers]:
+            rows.append(row)
+            means[title], sigmas[title] = first[0]["domain_mean"], first[0]["sigma_type"]
+    if not rows:
+        return []
+    best, evenest = max(means, key=lambda title: means[title]), min(sigmas, key=lambda title: sigmas[title])
+    said = (
+        f"At seed 0 {best} has the highest domain mean, {100 * means[best]:.1f}, with a sigma_type of "
+        f"{100 * sigmas[best]:.1f}; {evenest} has the lowest sigma_type, {100 * sigmas[evenest]:.1f}, with a domain mean "
+        f"of {100 * means[evenest]:.1f}."
+    )
+    return [f"### Imbalance factor {factor}", "", *table(("", "seeds", *HEADS), rows), *wrapped(said), ""]
 
 
 def domains_table(results: Results, data: str) -> list[str]:
@@ -100,14 +139,14 @@ def ablation_table(results: Results, data: str) -> list[str]:
     """Return each half alone at factor 10."""
     rows = []
     for title, method in ABLATION.items():
-        found = of(results, f"{data}, factor 10, {method}")
+        found = of(results, f"{data}, factor 10, {method}")[:1]
         theirs = ABLATIONS[data][title]
         row = [title]
         for metric in METRICS:
             place = PRINTED.get(metric)
             row.append(figure(found, metric) + ("" if place is None else f" ({theirs[place]:g})"))
         rows.append(row)
-    return ["### The halves of FedGCR, factor 10", "", *table(("", *HEADS), rows)]
+    return ["### The halves of FedGCR, factor 10, seed 0", "", *table(("", *HEADS), rows)]
 
 
 def groups_table(results: Results, data: str) -> list[str]:
@@ -139,19 +178,28 @@ def groups_table(results: Results, data: str) -> list[str]:
     return lines
 
 
-def variations_table(results: Results, data: str) -> list[str]:
-    """Return FedGCR with other numbers of groups, other methods of grouping and the other preset."""
-    names = {"as in the paper (GMM, T' = T)": f"{data}, factor 10, fedgcr"}
+def variations(data: str) -> dict[str, str]:
+    """Return FedGCR's other settings, by what they are called on the page."""
+    names = {}
     for count in range(TYPES[data] - 2, TYPES[data] + 3):
         if count != TYPES[data]:
             names[f"T' = {count}"] = f"{data}, factor 10, fedgcr, num_groups {count}"
     names["k-means"] = f"{data}, factor 10, fedgcr, method kmeans"
     names["FINCH"] = f"{data}, factor 10, fedgcr, method finch"
     names["`preset = as_published_code`"] = f"{data}, factor 10, fedgcr, preset as_published_code"
-    rows = []
-    for title, name in names.items():
-        found = of(results, name)[:1]
-        rows.append([title, *(figure(found, key) for key in (*METRICS, "cluster_accuracy"))])
+    return names
+
+
+def variations_table(results: Results, data: str) -> list[str]:
+    """Return FedGCR with other numbers of groups, other methods of grouping and the other preset."""
+    names = {"as in the paper (GMM, T' = T)": f"{data}, factor 10, fedgcr", **variations(data)}
+    rows = [
+        [title, *(figure(found[:1], key) for key in (*METRICS, "cluster_accuracy"))]
+        for title, name in names.items()
+        if (found := of(results, name))
+    ]
+    if len(rows) < 2:
+        return []
     heads = ("", *HEADS, "own groups, last round")
     return ["### FedGCR with other settings, factor 10, seed 0", "", *table(heads, rows)]
 
