@@ -1,7 +1,7 @@
 """What ``docs/evidence/fedgcr.md`` says, measured: eight methods, both halves, the groups, what travels.
 
     python -m papers.fedgcr.evidence --device cuda --jobs 8 --minutes 9 --data-folder PACKED --out runs/fedgcr
-    python -m papers.fedgcr.evidence --report --out runs/fedgcr > docs/evidence/fedgcr.md
+    python -m papers.fedgcr.evidence --report runs/fedgcr/evidence.json > docs/evidence/fedgcr.md
 
 The most telling trainings come first, and none begins after ``--minutes``. All numbers are written to ``evidence.json``
 in the folder; a later call with that file there goes on where the time was up, and ``--report`` prints the page.
@@ -84,13 +84,11 @@ def _result(out: Path, one: Variant, seed: int) -> Path:
 def main() -> None:
     """Measure, or print the page."""
     begun = time.time()
-    options = read_options(
-        "What docs/evidence/fedgcr.md says", rounds=ROUNDS, quick_rounds=2, minutes=9.0, report=False
-    )
+    options = read_options("What docs/evidence/fedgcr.md says", rounds=ROUNDS, quick_rounds=2, minutes=9.0, report="")
     options = replace(options, extra={"deadline": begun + 60 * options.extra["minutes"], **options.extra})
     file = options.out / "evidence.json"
     if options.extra["report"]:
-        print(page(json.loads(file.read_bytes())), end="")
+        print(page(json.loads(Path(options.extra["report"]).read_bytes())), end="")
         return
     trainings, timed = plan(options), costs(options)
     restore([*trainings, *timed], options.out)

@@ -25,8 +25,8 @@ def page(evidence: Mapping[str, Any]) -> str:
     parts = [
         "# FedGCR, measured",
         "",
-        "Printed by `python -m papers.fedgcr.evidence --report --out docs/evidence/fedgcr` from the numbers in",
-        "[`evidence.json`](fedgcr/evidence.json), which come from",
+        "Printed by `python -m papers.fedgcr.evidence --report docs/evidence/fedgcr.json` from the",
+        "[numbers](fedgcr.json) of",
         "",
         "    python -m papers.fedgcr.data --data-folder DATA --to PACKED",
         "    python -m papers.fedgcr.evidence --device cuda --jobs 8 --data-folder PACKED --out runs/fedgcr",
@@ -34,12 +34,14 @@ def page(evidence: Mapping[str, Any]) -> str:
         *wrapped(f"on {evidence['machine']}. {SETTING}"),
         "",
         *wrapped(
-            f"{evidence['rounds']} rounds; seeds count from 0, and where there are several the figures are mean ± sample "
-            "standard deviation. In brackets: the paper, whose backbone is another. TF32 in matrix products; q-FFL's "
-            "`eta` is 1."
+            f"{evidence['rounds']} rounds; seeds count from 0, and where there are several the figures are mean ± "
+            "sample standard deviation. In brackets: the paper, whose backbone is another. TF32 in matrix products; "
+            "q-FFL's `eta` is 1."
         ),
         "",
     ]
+    for paragraph in evidence.get("reading", ()):
+        parts += [*wrapped(paragraph), ""]
     for data in DATA:
         parts += [f"## {TITLES[data]}", ""]
         for factor in reversed(FACTORS):
@@ -70,8 +72,11 @@ def gaps(results: Results) -> list[str]:
             missing.append(f"- {TITLES[data]}, factor 10, FedGCR with {', '.join(lacking)}")
     if not missing:
         return []
-    said = "The same command, with `evidence.json` in its folder, goes on with these (in brackets: seeds that lack)."
-    return ["## Not measured yet", "", said, "", *missing]
+    said = (
+        "The same command, with this page's numbers as `evidence.json` in its folder, goes on with these; in brackets, "
+        "how many seeds lack."
+    )
+    return ["## Not measured yet", "", *wrapped(said), "", *missing]
 
 
 def figure(found: Sequence[Mapping[str, Any]], key: str, digits: int = 1, scale: float = 100.0) -> str:
@@ -112,8 +117,8 @@ def methods_table(results: Results, data: str, factor: int) -> list[str]:
     best, evenest = max(means, key=lambda title: means[title]), min(sigmas, key=lambda title: sigmas[title])
     said = (
         f"At seed 0 {best} has the highest domain mean, {100 * means[best]:.1f}, with a sigma_type of "
-        f"{100 * sigmas[best]:.1f}; {evenest} has the lowest sigma_type, {100 * sigmas[evenest]:.1f}, with a domain mean "
-        f"of {100 * means[evenest]:.1f}."
+        f"{100 * sigmas[best]:.1f}; {evenest} has the lowest sigma_type, {100 * sigmas[evenest]:.1f}, with a domain "
+        f"mean of {100 * means[evenest]:.1f}."
     )
     return [f"### Imbalance factor {factor}", "", *table(("", "seeds", *HEADS), rows), *wrapped(said), ""]
 
@@ -164,14 +169,16 @@ def groups_table(results: Results, data: str) -> list[str]:
                 [entry[kind] for numbers in found for entry in numbers["groups"] if entry["round"] == number]
                 for number in rounds
             ]
-            name = kind.replace("gmm ", "GMM, T' = ")
+            name = {"kmeans": "k-means", "finch": "FINCH"}.get(kind, kind.replace("gmm ", "GMM, T' = "))
             rows.append([name, *(f"{100 * mean(values):.0f}" for values in by_round)])
         lines += [
             f"### Clients grouped with their own type, factor {factor}, percent by round",
             "",
-            f"There are {TYPES[data]} types. The vectors are those that the clients sent in that round of a training "
-            f"with T' = {TYPES[data]}, mean over {len(found)} seed{'' if len(found) == 1 else 's'}; k-means and FINCH "
-            "look at the same vectors.",
+            *wrapped(
+                f"There are {TYPES[data]} types. The vectors are those that the clients sent in that round of a "
+                f"training with T' = {TYPES[data]}, mean over {len(found)} seed{'' if len(found) == 1 else 's'}; "
+                "k-means and FINCH look at the same vectors."
+            ),
             "",
             *table(("round", *map(str, rounds)), rows),
         ]
@@ -221,8 +228,10 @@ def costs_table(results: Results) -> list[str]:
     return [
         "## What travels, and how long a round takes",
         "",
-        "Digit-Five at factor 10, 22 clients, one training at a time, median of the rounds; the backbone stays where "
-        "it is. Prompts, head and, for FedGC and FedGCR, GC-Net travel as float32, with what else a method sends.",
+        *wrapped(
+            "Digit-Five at factor 10, 22 clients, one training at a time, median of the rounds; the backbone stays "
+            "where it is. Prompts, head and, for FedGC and FedGCR, GC-Net travel as float32, with what else is sent."
+        ),
         "",
         *table(heads, rows),
     ]

@@ -13,7 +13,7 @@ from fedatlas.errors import UsageError
 from fedatlas.kept import KeptPasses
 from fedatlas.models.classifier import InputForm
 from fedatlas.models.prompted import CustomizedClassifier, PromptedClassifier, TypePrompted, prompted_vit
-from fedatlas.models.vit import TransformerClassifier, vit
+from fedatlas.models.vit import SHIPPED, TransformerClassifier, vit
 from tiny import same_bits
 
 OWN: dict[str, Any] = {"patch": 4, "width": 16, "depth": 2, "heads": 2}
@@ -273,6 +273,17 @@ def test_weights_of_a_trained_transformer_fill_the_frozen_one(tmp_path: Path) ->
         build(weights=str(tmp_path / "encoder.safetensors"), width=8)
     with pytest.raises(UsageError, match="reads images of 3 channels, got 4"):
         build((4, 16, 16), weights=str(tmp_path / "encoder.safetensors"))
+
+
+def test_the_weights_that_ship_are_the_default_small_and_described() -> None:
+    file = SHIPPED["cifar10"]
+    assert file.stat().st_size < 6_000_000
+    assert "test accuracy" in file.with_suffix(".md").read_text()
+    model = prompted_vit(5, InputForm(shape=(1, 28, 28)))
+    assert (model.encoder.channels, model.encoder.image_size, model.encoder.width) == (3, 32, 192)
+    assert model(images(2, (1, 28, 28)))[1].shape == (2, 5)
+    whole = vit(10, InputForm(shape=(3, 32, 32)), weights="cifar10")
+    assert same_bits(whole.encoder.state_dict(), model.encoder.state_dict())
 
 
 @pytest.mark.parametrize(

@@ -84,13 +84,19 @@ def test_tables_and_the_page_are_printed(
     kept = json.loads((tmp_path / "evidence.json").read_bytes())
     assert kept["results"].keys() >= {"digit-five, factor 10, fedgcr", "alone, fedgr"}
     capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["evidence", "--report", "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["evidence", "--report", str(tmp_path / "evidence.json")])
     evidence.main()
     text = capsys.readouterr().out
     assert text == page(kept)
-    assert "## PACS" in text
+    assert "At seed 0 " in text
+    assert "PACS, factor 1: all methods" in text
     assert "(82.74)" in text
     assert "| 1.00 |" in text  # FedAvg's time over FedAvg's
+
+
+def test_the_page_in_the_docs_is_the_one_that_its_numbers_give() -> None:
+    folder = Path(__file__).parents[2] / "docs" / "evidence"
+    assert (folder / "fedgcr.md").read_text() == page(json.loads((folder / "fedgcr.json").read_bytes()))
 
 
 def test_what_an_earlier_call_measured_is_not_measured_again(tmp_path: Path) -> None:
