@@ -77,6 +77,8 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
     conversation = Conversation(grid, settings, lambda line: print(line, flush=True))
     before = _read_before(folder)
     members, form, identity = _resumed(before) if before else (*_gathered(conversation, settings), secrets.token_hex(8))
+    if before:
+        _gather_again(conversation, members)
     print(f"{len(members)} clients: {', '.join(member.name for member in members)}", flush=True)
     atlas = None
     if (make := config.atlas_settings()) is not None:
@@ -162,6 +164,16 @@ def _gathered(conversation: Conversation, settings: NetworkSettings) -> tuple[li
         except DataError as error:
             raise DataError(f"client {introduced.member.name}: {error}. All clients' examples must be alike.") from None
     return [introduced.member for introduced in found], form
+
+
+def _gather_again(conversation: Conversation, members: Sequence[Member]) -> None:
+    """Wait for the clients of a run that goes on; nodes need a while to find a server that was started anew."""
+    names = {member.name for member in members}
+    try:
+        conversation.wait_for(names.issubset, f"the run's clients {', '.join(sorted(names))}")
+    except UsageError:
+        missing = ", ".join(sorted(names - conversation.look()))
+        conversation.say(f"going on without {missing} until they return")
 
 
 def _all_there_are(conversation: Conversation) -> list[str]:
