@@ -201,12 +201,14 @@ def measure(
     """Seconds a round over loopback beside the simulator's, and the bytes each way, by algorithm."""
     with friendly():
         _need_flower()
-        from fedatlas.flower.measuring import measure_overhead, report
+        from fedatlas.flower.measuring import measure_seconds, measure_sizes, report
 
-        rows = measure_overhead(rounds=rounds, num_nodes=nodes)
-        print_rows([row.words() for row in rows], "seconds a round; bytes are per client and round, test included")
+        sizes = measure_sizes(num_nodes=nodes)
+        print_rows([row.words() for row in sizes], "bytes down to and up from a client, means")
+        seconds = measure_seconds(rounds=rounds, num_nodes=nodes)
+        print_rows([row.words() for row in seconds], "seconds a round, training and test, medians")
         if to is not None:
-            report(rows, to, rounds=rounds, num_nodes=nodes)
+            report(sizes, seconds, to, rounds=rounds, num_nodes=nodes)
             output.print(f"tables: {to}", highlight=False, soft_wrap=True)
 
 

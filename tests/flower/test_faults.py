@@ -14,6 +14,7 @@ from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError
 from fedatlas.flower import conversation
 from fedatlas.flower.client_app import make_client_app
+from fedatlas.flower.in_process import InProcessGrid, Tamper
 from fedatlas.flower.server_app import serve
 from fedatlas.rehearsal import tiny_federation
 from fedatlas.rounds import initial_state, play_round
@@ -21,7 +22,6 @@ from fedatlas.runs import Run
 from fedatlas.simulate import Simulator
 from fedatlas.training import make_model
 from fedatlas.types import Assignment, Tensors, Upload
-from flower_grid import FakeGrid, Tamper
 from flower_network import handed_out, simulated
 from tiny import same_bits
 
@@ -49,9 +49,9 @@ def config_of(folder: Path, *settings: str) -> Config:
     return Config.load(folder / "run.toml")
 
 
-def grid_for(folder: Path, tamper: Tamper | None = None, **options: bool) -> FakeGrid:
+def grid_for(folder: Path, tamper: Tamper | None = None, **options: bool) -> InProcessGrid:
     nodes = handed_out(three_clients(), folder / "data")
-    return FakeGrid(make_client_app(folder / "run.toml"), nodes, tamper=tamper, **options)
+    return InProcessGrid(make_client_app(folder / "run.toml"), nodes, tamper=tamper, **options)
 
 
 def in_one_training(change: Callable[[RecordDict], RecordDict | None]) -> Tamper:

@@ -10,9 +10,9 @@ from fedatlas.atlas import Atlas
 from fedatlas.atlas.making import make_atlas
 from fedatlas.config import Config
 from fedatlas.flower.client_app import make_client_app
+from fedatlas.flower.in_process import InProcessGrid
 from fedatlas.flower.server_app import serve
 from fedatlas.rehearsal import tiny_federation
-from flower_grid import FakeGrid
 from flower_network import handed_out, simulated, without_held_out
 from tiny import same_bits
 
@@ -61,10 +61,10 @@ def test_pairs_stay_home_unless_the_config_says_global(tmp_path: Path) -> None:
     assert run.resolved["algorithm"]["sampler"]["atlas"]["provenance"]["strategy"] == "federated"
 
 
-def played(config: Config, folder: Path) -> tuple[Any, FakeGrid]:
+def played(config: Config, folder: Path) -> tuple[Any, InProcessGrid]:
     (folder / "run.toml").write_text(config.to_toml())
     nodes = handed_out(without_held_out(tiny_federation("images")), folder / "data")
-    grid = FakeGrid(make_client_app(folder / "run.toml"), nodes)
+    grid = InProcessGrid(make_client_app(folder / "run.toml"), nodes)
     return serve(Config.load(folder / "run.toml"), grid, folder / "flower"), grid
 
 

@@ -7,11 +7,11 @@ import torch
 
 from fedatlas.config import Config
 from fedatlas.flower.client_app import make_client_app
+from fedatlas.flower.in_process import InProcessGrid
 from fedatlas.flower.newcomers import adapt_newcomers
 from fedatlas.flower.server_app import serve
 from fedatlas.personalised import load_personalised
 from fedatlas.rehearsal import tiny_federation
-from flower_grid import FakeGrid
 from flower_network import handed_out, without_held_out
 
 
@@ -29,7 +29,7 @@ def test_a_newcomer_tunes_its_embedding_and_sends_no_number_of_it(tmp_path: Path
     config = Config.load(tmp_path / "run.toml")
     nodes = handed_out(without_held_out(tiny_federation("images")), tmp_path / "data")
     nodes["client-5"]["memory"] = str(tmp_path / "node")
-    grid = FakeGrid(make_client_app(tmp_path / "run.toml"), nodes)
+    grid = InProcessGrid(make_client_app(tmp_path / "run.toml"), nodes)
     grid.online.discard(6)
     serve(config, grid, tmp_path / "run")
     grid.online.add(6)

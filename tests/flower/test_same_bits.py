@@ -8,9 +8,9 @@ import torch
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.config import Config
 from fedatlas.flower.client_app import make_client_app
+from fedatlas.flower.in_process import InProcessGrid
 from fedatlas.flower.server_app import serve
 from fedatlas.rehearsal import tiny_federation
-from flower_grid import FakeGrid
 from flower_network import handed_out, simulated, without_held_out
 from tiny import same_bits
 
@@ -41,7 +41,7 @@ def test_an_algorithm_ends_with_the_simulators_bits(name: str, tmp_path: Path) -
     ]
     (tmp_path / "run.toml").write_text(Config.load(None, settings).to_toml())
     config = Config.load(tmp_path / "run.toml")
-    grid = FakeGrid(make_client_app(tmp_path / "run.toml"), handed_out(federation, tmp_path / "data"))
+    grid = InProcessGrid(make_client_app(tmp_path / "run.toml"), handed_out(federation, tmp_path / "data"))
     over_flower = serve(config, grid, tmp_path / "flower")
     here = simulated(config, federation, tmp_path / "here")
     assert same_bits(over_flower.parameters(), here.parameters())

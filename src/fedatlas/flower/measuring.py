@@ -1,22 +1,31 @@
-"""What the network costs: seconds a round beside the simulator's, and bytes each way, by algorithm."""
+"""What the network costs: seconds a round beside the simulator's, and bytes each way, by algorithm.
+
+Seconds are measured over real processes on loopback. Bytes do not depend on where a node runs, so they are counted with
+the same messages in one process.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import platform
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.config import Config
 from fedatlas.data import ByDomain, Federation, federate, load_dataset
+from fedatlas.flower.client_app import make_client_app
 from fedatlas.flower.demo import INDEX
 from fedatlas.flower.export import write_npz
-from fedatlas.flower.init import write_app
+from fedatlas.flower.in_process import InProcessGrid
+from fedatlas.flower.init import PACKAGE, RUN, write_app
 from fedatlas.flower.launch import LocalFederation
+from fedatlas.flower.server_app import serve
 from fedatlas.progress import Silent
 from fedatlas.runs import Run
 from fedatlas.tensor_files import atomic_write
@@ -39,37 +48,47 @@ CASES: dict[str, tuple[str, ...]] = {
     "fedpce": CNN,
 }
 """The algorithms that are measured, with the settings that each needs."""
+TIMED = ("fedavg",)
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What one algorithm costs over the network."""
+class Sizes:
+    """What one algorithm sends, per client and round; means, in bytes."""
 
     name: str
     parameters: int
-    network: float
-    """Seconds a round, median, over loopback; training and test."""
-    simulator: float
-    down: int
-    """Bytes that a client gets in a round, mean."""
-    up: int
-    before: int
-    """Bytes each way before round 1, per client: the atlas, or what the algorithm must know first."""
+    """Of the whole model, frozen ones included."""
+    training: tuple[int, int]
+    """Down and up, for surveys and training of a client that took part."""
+    test: tuple[int, int]
+    before: tuple[int, int]
+    """Before round 1: an atlas, or what the algorithm must know first."""
     same: bool
-    """Whether both ended with the same bits."""
+    """Whether the run ended with the simulator's bits."""
+
+    def words(self) -> dict[str, str]:
+        """Return the row of a table."""
+        row = {"algorithm": self.name, "parameters": f"{self.parameters:,}"}
+        for title, (down, up) in (("round", self.training), ("test", self.test), ("before", self.before)):
+            row |= {f"{title}_down": f"{down:,}", f"{title}_up": f"{up:,}"}
+        return {**row, "same_bits": "yes" if self.same else "NO"}
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Seconds a round, training and test, median."""
+
+    name: str
+    network: float
+    simulator: float
 
     def words(self) -> dict[str, str]:
         """Return the row of a table."""
         return {
             "algorithm": self.name,
-            "parameters": f"{self.parameters:,}",
             "network": f"{self.network:.1f}",
             "simulator": f"{self.simulator:.2f}",
             "overhead": f"{self.network - self.simulator:.1f}",
-            "bytes_down": f"{self.down:,}",
-            "bytes_up": f"{self.up:,}",
-            "bytes_before_round_1": f"{self.before:,}",
-            "same_bits": "yes" if self.same else "NO",
         }
 
 
@@ -81,8 +100,43 @@ def measured_federation(count: int) -> Federation:
     return replace(federation, clients=tuple(clients))
 
 
-def measure_overhead(*, rounds: int, num_nodes: int, cases: Sequence[str] = tuple(CASES)) -> list[Cost]:
-    """Run each algorithm over real processes on loopback and in the simulator, one worker, and compare."""
+def measure_sizes(*, num_nodes: int, cases: Sequence[str] = tuple(CASES)) -> list[Sizes]:
+    """Play two rounds of each algorithm over Flower's messages in this process, and count."""
+    federation = measured_federation(num_nodes)
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        top = Path(scratch)
+        nodes = {}
+        for i, client in enumerate(federation.clients):
+            nodes[client.name] = {"client": client.name, "data": str(write_npz(federation, i, top / f"{i}.npz"))}
+        for case in cases:
+            output.print(f"{case}: bytes ...", highlight=False)
+            rows.append(_count(case, federation, nodes, top / case))
+    return rows
+
+
+def _count(case: str, federation: Federation, nodes: Mapping[str, Mapping[str, str]], folder: Path) -> Sizes:
+    config = _config(case, len(federation), rounds=2)
+    app = write_app(folder / "app", config)
+    grid = InProcessGrid(make_client_app(app / PACKAGE / RUN), nodes)
+    with redirect_stdout(io.StringIO()):
+        run = serve(config, grid, folder / "run")
+    # The first round is not tested, the second is.
+    trained = _mean([line["bytes"] for line in run.rounds[:1]])
+    both = _mean([line["bytes"] for line in run.rounds[1:]])
+    before = json.loads((run.folder / "before.json").read_text())["bytes"]
+    return Sizes(
+        name=case,
+        parameters=int(run.resolved["model"]["num_parameters"]),
+        training=trained,
+        test=(both[0] - trained[0], both[1] - trained[1]),
+        before=_mean([before]) if before else (0, 0),
+        same=_same(run.parameters(), _simulated(config, federation, folder, run).parameters()),
+    )
+
+
+def measure_seconds(*, rounds: int, num_nodes: int, cases: Sequence[str] = TIMED) -> list[Seconds]:
+    """Run algorithms over real processes on loopback, with TLS and keys, and in the simulator with one worker."""
     federation = measured_federation(num_nodes)
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -92,30 +146,26 @@ def measure_overhead(*, rounds: int, num_nodes: int, cases: Sequence[str] = tupl
             for i, name in enumerate(names):
                 local.start_node(name, data=str(write_npz(federation, i, top / f"{name}.npz")))
             for case in cases:
-                output.print(f"{case} ...", highlight=False)
-                rows.append(_measure(case, federation, local, top / case, rounds))
+                output.print(f"{case}: seconds ...", highlight=False)
+                config = Config.from_text(_config(case, num_nodes, rounds).to_toml(), ["training.evaluate_every=1"])
+                folder = top / case
+                local.run(write_app(folder / "app", config, run_folder=folder / "run"), timeout=1800)
+                run = Run(folder / "run")
+                here = _simulated(config, federation, folder, run)
+                rows.append(Seconds(case, _median(run), _median(here)))
     return rows
 
 
-def _measure(case: str, federation: Federation, local: LocalFederation, folder: Path, rounds: int) -> Cost:
-    own = [f"training.rounds={rounds}", "training.batch_size=20", f"flower.clients={len(federation)}"]
+def _config(case: str, num_nodes: int, rounds: int) -> Config:
+    own = [f"training.rounds={rounds}", "training.evaluate_every=2", "training.batch_size=20"]
     named = [] if any(s.startswith("algorithm.") for s in CASES[case]) else [f"algorithm.name={case}"]
-    config = Config.load(None, [*own, *named, *CASES[case]])
-    local.run(write_app(folder / "app", config, run_folder=folder / "run"), timeout=1800)
-    run = Run(folder / "run")
-    here = _simulated(config, federation, folder, run)
-    sizes = [entry for line in run.rounds for entry in line["bytes"].values()]
-    first = json.loads((run.folder / "before.json").read_text())["bytes"].values()
-    return Cost(
-        name=case,
-        parameters=int(run.resolved["model"]["num_parameters"]),
-        network=_median(run),
-        simulator=_median(here),
-        down=round(sum(entry["down"] for entry in sizes) / len(sizes)),
-        up=round(sum(entry["up"] for entry in sizes) / len(sizes)),
-        before=round(sum(entry["down"] + entry["up"] for entry in first) / len(federation)),
-        same=_same(run.parameters(), here.parameters()),
-    )
+    return Config.load(None, [*own, f"flower.clients={num_nodes}", *named, *CASES[case]])
+
+
+def _mean(rounds: Sequence[Mapping[str, Mapping[str, int]]]) -> tuple[int, int]:
+    found = [entry for line in rounds for entry in line.values()]
+    down, up = (round(sum(entry[way] for entry in found) / len(found)) for way in ("down", "up"))
+    return down, up
 
 
 def _simulated(config: Config, federation: Federation, folder: Path, run: Run) -> Run:
@@ -147,19 +197,34 @@ def _same(one: Tensors, other: Tensors) -> bool:
     return one.keys() == other.keys() and all(bool((one[name] == other[name]).all()) for name in one)
 
 
-def report(rows: Sequence[Cost], to: Path, *, rounds: int, num_nodes: int) -> None:
-    """Write the table as Markdown, with the command and the machine."""
-    table = [row.words() for row in rows]
-    titles = [title.replace("_", " ") for title in table[0]]
-    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
-    lines += ["| " + " | ".join(row.values()) + " |" for row in table]
+def report(sizes: Sequence[Sizes], seconds: Sequence[Seconds], to: Path, *, rounds: int, num_nodes: int) -> None:
+    """Write the tables as Markdown, with the command and the machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    text = (
-        "# What the network costs\n\n"
-        f"`fedatlas flower measure --nodes {num_nodes} --rounds {rounds}`: a SuperLink and {num_nodes} SuperNodes as "
-        f"processes of one machine ({cores} cores, {platform.machine()}), TLS and node keys, seed 0, 100 digits a "
-        "client. Seconds are the median of the rounds, training and test together; the simulator has one worker. "
-        "Bytes are a client's, per round, test included, without Flower's envelope.\n\n" + "\n".join(lines) + "\n"
-    )
+    text = f"""# What the network costs
+
+`fedatlas flower measure --nodes {num_nodes} --rounds {rounds}`, seed 0, {num_nodes} clients with 100 training and 40
+test digits each, one local epoch of batches of 20; {cores} cores ({platform.machine()}). See the [guide](../flower.md).
+
+## Bytes, by algorithm
+
+Per client, means: in a round (surveys and training), for a test, and before round 1. Names and values of messages,
+without Flower's envelope; a float is four bytes. Every run ended with the simulator's bits.
+
+{_table([row.words() for row in sizes])}
+
+## Seconds
+
+Medians a round, training and test together, over a SuperLink and {num_nodes} SuperNodes as processes of one machine,
+with TLS and node keys; the simulator has one worker. What the network adds hardly depends on the work: Flower starts a
+process for every message to a node, which loads torch, and a node asks for messages every three seconds.
+
+{_table([row.words() for row in seconds])}
+"""
     to.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(to, text.encode())
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> str:
+    titles = [title.replace("_", " ") for title in rows[0]]
+    lines = ["| " + " | ".join(titles) + " |", "|---" + "|---:" * (len(titles) - 1) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row.values()) + " |" for row in rows)])
