@@ -98,7 +98,7 @@ class ClientData:
                 inputs = self.client.transform(inputs, rng)
             if self.federation.data.mean:
                 mean, std = self._statistics
-                inputs = (inputs - mean) / std
+                inputs = inputs.sub(mean).div_(std)
         if self.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         return Batch(inputs, self.labels[indices])

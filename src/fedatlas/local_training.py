@@ -20,8 +20,9 @@ from fedatlas.optimizers import Rate
 from fedatlas.seeds import generator
 from fedatlas.types import Assignment, Memory, Upload
 
-CHUNK_BYTES = {"cpu": 0, "cuda": 2**26}
-"""Minibatches are made ready together up to this size; a GPU would else wait for the many small calls."""
+CHUNK_BYTES = {"cpu": 2**20, "cuda": 2**26}
+"""Minibatches are made ready together up to this size: a GPU would else wait for the many small calls, and on a CPU
+they cost a small client a tenth of its time. On a CPU it is what fits its nearer caches."""
 
 
 def train_client(
@@ -161,7 +162,8 @@ class Look:
         with torch.enable_grad():
             output = local.compute(batch.inputs)
             terms = (term.loss(local, batch, output) for term in self._algorithm.objective)
-            loss = sum((term for term in terms if term is not None), start=torch.zeros((), device=batch.labels.device))
+            first, *others = [term for term in terms if term is not None] or [output.logits.new_zeros(())]
+            loss = sum(others, start=first)
             found = torch.autograd.grad(loss, list(local.parameters.values()), materialize_grads=True)
         gradients = list(found)
         for term in self._algorithm.objective:

@@ -13,6 +13,7 @@ from fedatlas.data.federation import Federation
 from fedatlas.seeds import generator
 
 PORTRAITS = "portraits.npz"
+MOST_CLIENTS = 2000
 _EXAMPLES = 200
 """How many of a client's training examples a vector looks at."""
 
@@ -61,7 +62,9 @@ def client_images(federation: Federation, count: int = 8) -> np.ndarray | None:
 
 
 def write_portraits(federation: Federation, folder: Path) -> None:
-    """Write the portraits into a run's folder."""
+    """Write the portraits into a run's folder, unless there are more clients than a report could show."""
+    if len(federation) > MOST_CLIENTS:
+        return
     arrays = {"vectors": client_vectors(federation)}
     images = client_images(federation)
     if images is not None:

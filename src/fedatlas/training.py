@@ -138,8 +138,8 @@ def train_run(
         resolved |= {"machine": machine(place, simulator.workers, simulator.engine), "versions": versions()}
         writer = RunWriter(folder, resolved, config=config, resume=resume, overwrite=overwrite)
         try:
-            write_portraits(federation, folder)
             with repeatable(place):
+                write_portraits(federation, folder)
                 TrainingLoop(algorithm, federation, simulator, plan, seeds, writer, progress).run()
         finally:
             writer.close()
@@ -197,7 +197,7 @@ def resolve(
                     "held_out": c.held_out,
                     "num_train": len(c.train),
                     "num_test": len(c.test),
-                    "label_counts": [int(n) for n in federation.label_counts(i)],
+                    "label_counts": federation.label_counts(i).int().tolist(),
                 }
                 for i, c in enumerate(federation.clients)
             ],
