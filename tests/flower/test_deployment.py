@@ -10,6 +10,7 @@ import pytest
 from fedatlas.atlas.making import make_atlas
 from fedatlas.config import Config
 from fedatlas.data.federation import Federation
+from fedatlas.flower.init import write_app
 from fedatlas.flower.keys import make_keys
 from fedatlas.flower.launch import LocalFederation
 from fedatlas.rehearsal import tiny_federation
@@ -137,3 +138,25 @@ def test_a_client_app_that_dies_is_left_out(tmp_path: Path) -> None:
     rounds = Run(tmp_path / "run").rounds
     assert rounds[1]["left_out"]
     assert len(rounds) == 4
+
+
+def test_the_same_app_runs_on_flowers_simulation_runtime(tmp_path: Path) -> None:
+    """Needs ``pip install 'flwr[simulation]'``."""
+    pytest.importorskip("ray")
+    partition = "data.partition={ name = 'dirichlet', num_clients = 3, alpha = 0.5, min_samples = 10 }"
+    config = Config.load(
+        None,
+        [
+            "algorithm.name=scaffold",
+            "model.name=mlp",
+            "training.rounds=2",
+            "training.evaluate_every=2",
+            "training.steps=3",
+            partition,
+        ],
+    )
+    write_app(tmp_path / "app", config, run_folder=tmp_path / "run")
+    with LocalFederation(tmp_path / "network", nodes=[], insecure=True, simulation=True) as local:
+        local.run(tmp_path / "app", timeout=PATIENCE, federation="num-supernodes=3 client-resources-num-cpus=1")
+    here = simulated(config, config.federation(), tmp_path / "here")
+    assert same_bits(Run(tmp_path / "run").parameters(), here.parameters())

@@ -135,11 +135,15 @@ class LocalFederation:
     ...     federation.run("app")
     """
 
-    def __init__(self, folder: Path | str, *, nodes: Sequence[str], insecure: bool = False) -> None:
+    def __init__(
+        self, folder: Path | str, *, nodes: Sequence[str], insecure: bool = False, simulation: bool = False
+    ) -> None:
         self.folder = Path(folder).resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.home = self.folder / "flwr"
         self.keys = None if insecure else make_keys(self.folder / "keys", nodes=nodes)
+        self.simulation = simulation
+        """Whether the SuperLink plays the nodes itself, on Flower's simulation runtime."""
         self.port = free_port()
         self.environment = environment(self.home, FEDATLAS_CACHE=str(self.folder / "cache"))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -164,7 +168,7 @@ class LocalFederation:
         """Start the SuperLink and wait until it listens; a database that is there is taken up again."""
         database = self.folder / "superlink.db"
         command = superlink_command(self.keys, host="127.0.0.1", port=self.port, database=database)
-        self._start("superlink", command)
+        self._start("superlink", [*command, "--simulation"] if self.simulation else command)
         for _ in range(600):
             if self.processes["superlink"].poll() is not None:
                 break
@@ -197,10 +201,11 @@ class LocalFederation:
         """Run the command ``flwr`` on this federation and return what it printed."""
         return flwr(self.home, *arguments)
 
-    def start_run(self, app: Path | str, settings: str = "", **config: Any) -> str:
-        """Start a run of an app and return Flower's number for it."""
+    def start_run(self, app: Path | str, settings: str = "", *, federation: str = "", **config: Any) -> str:
+        """Start a run of an app and return Flower's number for it; ``federation`` is for a simulation."""
         values = {**config, **({"settings": settings} if settings else {})}
         more = ["--run-config", node_config(values)] if values else []
+        more += ["--federation-config", federation] if federation else []
         said = self.flwr("run", str(app), CONNECTION, "--format", "json", *more)
         return str(json.loads(said[said.index("{") :])["run-id"])
 
