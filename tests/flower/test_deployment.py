@@ -48,7 +48,8 @@ def test_client2vec_with_its_atlas_over_a_network_ends_with_the_simulators_bits(
     small = "{ layers = 1, feed_forward = 8, local_epochs = 1, cohort = 1.0, upload = 5 }"
     make = f'{{ source = "client2vec", strategy = "{strategy}", epochs = 2, settings = {small} }}'
     federation = clients(3, "images")
-    config = config_of("fedavgm", "model.name=cnn", "training.cohort=2", f"atlas.make={make}", count=3)
+    uses = 'atlas.use=["sample", "aggregate", "train"]'
+    config = config_of("fedavgm", "model.name=cnn", "training.cohort=2", f"atlas.make={make}", uses, count=3)
     with network(federation, config, tmp_path) as local:
         local.run(tmp_path / "app", timeout=PATIENCE)
     options = config.atlas_settings()

@@ -29,6 +29,7 @@ def config_that_makes(make: str, *settings: str) -> Config:
         "training.evaluate_every=2",
         "flower.clients=6",
         f"atlas.make={make}",
+        'atlas.use=["sample", "aggregate", "train"]',
     ]
     return Config.load(None, [*own, *settings])
 

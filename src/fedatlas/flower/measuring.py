@@ -35,6 +35,7 @@ from fedatlas.types import Tensors
 
 CNN = ("model.name=cnn", "model.norm=instance")
 PROMPTED = ("model.name=prompted_vit",)
+USES = 'atlas.use=["sample", "aggregate", "train"]'
 CASES: dict[str, tuple[str, ...]] = {
     "fedavg": CNN,
     "scaffold": CNN,
@@ -43,7 +44,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "fedbn": CNN,
     "fediir": CNN,
     "fedmix": CNN,
-    "client2vec+fedavgm": (*CNN, "algorithm.name=fedavgm", f"atlas.make={INDEX}"),
+    "client2vec+fedavgm": (*CNN, "algorithm.name=fedavgm", f"atlas.make={INDEX}", USES),
     "fedgcr": PROMPTED,
     "fedpce": CNN,
 }
