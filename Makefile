@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo deploy-demo test test-slow check format clean
+.PHONY: demo deploy-demo test test-slow check format benchmark clean
 
 demo: $(VENV)/ready
 	$(BIN)/fedatlas demo
@@ -25,6 +25,10 @@ check: $(VENV)/ready
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Sets up pfl and Flower in environments of their own, and measures them beside fedatlas.
+benchmark: $(VENV)/ready
+	$(BIN)/python benchmarks/run.py --out runs/benchmark
 
 # torch comes first and pinned: asked for later, as a range, pip would take a build with gigabytes of CUDA.
 $(VENV)/ready: pyproject.toml constraints.txt

@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=100_000, help="the most clients")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--memory", action="store_true", help="measure SCAFFOLD's memory only")
+    parser.add_argument("--cohort", type=int, default=1000, help="of that measurement")
     parser.add_argument("--limit", type=float, default=0.05, help="gigabytes of clients' memory in RAM")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -106,7 +107,7 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     if options.memory:
         scaffold = fedatlas.scaffold()
-        told = measure(options.most, 1000, options.rounds, scaffold, memory_limit=options.limit)
+        told = measure(options.most, options.cohort, options.rounds, scaffold, memory_limit=options.limit)
         found.append({"varies": "memory", "limit": options.limit, **told})
     else:
         sizes = [10**power for power in range(2, 6) if 10**power <= options.most]

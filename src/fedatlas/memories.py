@@ -26,6 +26,7 @@ class ClientMemories(MutableMapping[int, Memory]):
         self.held_bytes = 0
         self._held: OrderedDict[int, Memory] = OrderedDict()
         self._written: dict[int, Entry] = {}
+        self._unsettled: set[int] = set()
         self.obsolete: set[str] = set()
         """Files whose memory was replaced since; a checkpoint on disk may still name them."""
 
@@ -74,11 +75,21 @@ class ClientMemories(MutableMapping[int, Memory]):
         self.update(other)
         return self
 
-    def entry(self, client: int) -> Entry:
-        """Return the file that holds a client's memory, written now if it was only in RAM."""
-        if client not in self._written:
-            assert self.files is not None
-            entry = self.files.write(f"client-{client:06d}-{self.stamp:06d}", self._held[client])
+    def entry(self, client: int, *, durable: bool = True) -> Entry:
+        """Return the file that holds a client's memory, written now if it was only in RAM.
+
+        A checkpoint needs it durable; what only makes room need not wait for the disk.
+        """
+        assert self.files is not None
+        if client in self._written:
+            if durable and client in self._unsettled:
+                self.files.settle(self._written[client])
+                self._unsettled.discard(client)
+        else:
+            stem = f"client-{client:06d}-{self.stamp:06d}"
+            entry = self.files.write(stem, self._held[client], durable=durable)
+            if not durable:
+                self._unsettled.add(client)
             self.obsolete.discard(entry.file)
             self._written[client] = entry
         return self._written[client]
@@ -93,12 +104,13 @@ class ClientMemories(MutableMapping[int, Memory]):
         self.held_bytes += num_bytes(memory)
         while self.limit is not None and self.held_bytes > self.limit and self._held:
             oldest = next(iter(self._held))
-            self.entry(oldest)
+            self.entry(oldest, durable=False)
             self.held_bytes -= num_bytes(self._held.pop(oldest))
 
     def _forget(self, client: int) -> None:
         if client in self._held:
             self.held_bytes -= num_bytes(self._held.pop(client))
+        self._unsettled.discard(client)
         if (entry := self._written.pop(client, None)) is not None:
             self.obsolete.add(entry.file)
 

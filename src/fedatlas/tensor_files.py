@@ -28,14 +28,15 @@ class Entry:
     sha256: str
 
 
-def atomic_write(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
+def atomic_write(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write a file so that it is there whole or not at all; if it is not durable, unless the machine itself fails."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
         raise RunFolderError(
@@ -50,11 +51,11 @@ class TensorFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def write(self, stem: str, memory: Memory) -> Entry:
+    def write(self, stem: str, memory: Memory, *, durable: bool = True) -> Entry:
         """Write a file and return what it must be when it is read."""
         content = memory_to_bytes(memory)
         name = f"{stem}{SUFFIX}"
-        atomic_write(self.folder / name, content)
+        atomic_write(self.folder / name, content, durable=durable)
         return Entry(name, len(content), digest(content))
 
     def read(self, entry: Entry, place: Place) -> Memory:
@@ -77,6 +78,11 @@ class TensorFiles:
             raise damaged(path, "it is missing or unreadable") from error
         if size != entry.bytes:
             raise damaged(path, f"it was cut short or altered ({size} bytes in place of {entry.bytes})")
+
+    def settle(self, entry: Entry) -> None:
+        """Wait until a file that was not written durably is on the disk."""
+        with (self.folder / entry.file).open("rb") as file:
+            os.fsync(file.fileno())
 
     def remove(self, name: str) -> None:
         """Remove a file that nothing needs any more."""
