@@ -82,6 +82,8 @@ class Seconds:
     name: str
     network: float
     simulator: float
+    load: float
+    """The machine's load average when both were done; far above the number of cores, ratios say more than seconds."""
 
     def words(self) -> dict[str, str]:
         """Return the row of a table."""
@@ -90,6 +92,8 @@ class Seconds:
             "network": f"{self.network:.1f}",
             "simulator": f"{self.simulator:.2f}",
             "overhead": f"{self.network - self.simulator:.1f}",
+            "ratio": f"{self.network / self.simulator:.1f}",
+            "load_average": f"{self.load:.1f}",
         }
 
 
@@ -153,7 +157,7 @@ def measure_seconds(*, rounds: int, num_nodes: int, cases: Sequence[str] = TIMED
                 local.run(write_app(folder / "app", config, run_folder=folder / "run"), timeout=1800)
                 run = Run(folder / "run")
                 here = _simulated(config, federation, folder, run)
-                rows.append(Seconds(case, _median(run), _median(here)))
+                rows.append(Seconds(case, _median(run), _median(here), os.getloadavg()[0]))
     return rows
 
 
@@ -217,7 +221,8 @@ without Flower's envelope; a float is four bytes. Every run ended with the simul
 
 Medians a round, training and test together, over a SuperLink and {num_nodes} SuperNodes as processes of one machine,
 with TLS and node keys; the simulator has one worker. What the network adds hardly depends on the work: Flower starts a
-process for every message to a node, which loads torch, and a node asks for messages every three seconds.
+process for every message to a node, which loads torch, and a node asks for messages every three seconds. The load
+average is that of the machine at the end: where it is far above the number of cores, other work ran beside.
 
 {_table([row.words() for row in seconds])}
 """
