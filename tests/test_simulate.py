@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithms import fedavg, fedprox
-from fedatlas.client import Local
+from fedatlas.client import Local, Workbench
 from fedatlas.errors import FedatlasError, TrainingError, UsageError
 from fedatlas.objectives import Batch, Output, Term
 from fedatlas.optimizers import SGD
 from fedatlas.simulate import Simulator
+from fedatlas.workers import Task, WorkerPool
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 
@@ -89,3 +90,21 @@ def test_workers_on_a_gpu_or_none_at_all_are_refused() -> None:
     with pytest.raises(UsageError, match="workers must be at least 1, got 0"):
         choose_workers(0, torch.device("cpu"), 5)
     assert choose_workers(8, torch.device("cpu"), 5) == 5
+
+
+@pytest.mark.parametrize("numbers", [1, 100_000])
+def test_many_small_tasks_and_few_large_ones_come_back_in_order(numbers: int) -> None:
+    """Small ones are sent to a worker before it is idle; of large ones two ends of a pipe could wait for each other."""
+
+    class Echo:
+        bench = Workbench(Line(), fedavg())
+
+        def echo(self, position: int, content: bytes) -> tuple[int, bytes]:
+            return position, content
+
+    pool = WorkerPool(Echo(), 2)  # type: ignore[arg-type]
+    try:
+        tasks = [Task("echo", (i, bytes(8 * numbers)), cost=i % 3) for i in range(20)]
+        assert pool.run(tasks) == [(i, bytes(8 * numbers)) for i in range(20)]
+    finally:
+        pool.close()

@@ -10,8 +10,10 @@ import pickle
 import signal
 import sys
 import warnings
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from fedatlas.simulate import ClientRunner
 
 
+_MOST_AHEAD = 2**14
+"""Bytes of a message that may be sent to a busy worker: a pipe takes it at once, and nobody waits for the other."""
 _ALIGNMENT = 16
 """Numbers by whose multiples tensors begin in a shared block, so that vector instructions find them aligned."""
 
@@ -77,15 +81,20 @@ class WorkerPool:
         parameters, buffers = runner.bench.shared()
         self._model = (SharedTensors(parameters), SharedTensors(buffers))
         self._published: tuple[Tensors, Tensors] | None = None
-        self._slots = [(SharedTensors(parameters), SharedTensors(buffers)) for _ in range(num_workers)]
+        # Two for each worker: it fills one while the other is read.
+        self._slots = [
+            tuple((SharedTensors(parameters), SharedTensors(buffers)) for _ in range(2)) for _ in range(num_workers)
+        ]
+        self._received = [0] * num_workers
+        self._sends_ahead = True
         self._connections: list[Connection] = []
         self._processes: list[multiprocessing.process.BaseProcess] = []
         context = multiprocessing.get_context("fork")
-        for slot in self._slots:
+        for slots in self._slots:
             mine, theirs = context.Pipe()
             self._connections.append(mine)
             process = context.Process(
-                target=_work, args=(runner, theirs, list(self._connections), self._model, slot), daemon=True
+                target=_work, args=(runner, theirs, list(self._connections), self._model, slots), daemon=True
             )
             with warnings.catch_warnings():
                 # Python 3.12 warns of forking beside threads; a worker computes with one thread and takes no lock.
@@ -98,22 +107,18 @@ class WorkerPool:
         """Return the tasks' results, in the tasks' order; the first error is raised when all workers are idle."""
         results: list[Any] = [None] * len(tasks)
         waiting = sorted(range(len(tasks)), key=lambda i: (tasks[i].cost, -i))
-        busy: dict[Connection, int] = {}
-        idle = list(reversed(self._connections))
+        busy: dict[Connection, deque[int]] = {connection: deque() for connection in self._connections}
         error: BaseException | None = None
-        while waiting or busy:
-            while waiting and idle and error is None:
-                index = waiting.pop()
-                connection = idle.pop()
-                self._send(connection, tasks[index])
-                busy[connection] = index
-            if not busy:
+        self._sends_ahead = True
+        while waiting or any(busy.values()):
+            if error is None:
+                self._hand_out(tasks, waiting, busy)
+            elif not any(busy.values()):
                 break
-            for ready in wait(list(busy)):
+            for ready in wait([connection for connection, given in busy.items() if given]):
                 assert isinstance(ready, Connection)
-                index = busy.pop(ready)
                 outcome = self._receive(ready)
-                idle.append(ready)
+                index = busy[ready].popleft()
                 if isinstance(outcome, BaseException):
                     error = error or outcome
                 else:
@@ -133,7 +138,20 @@ class WorkerPool:
                 process.join()
         self._connections, self._processes = [], []
 
-    def _send(self, connection: Connection, task: Task) -> None:
+    def _hand_out(self, tasks: Sequence[Task], waiting: list[int], busy: dict[Connection, deque[int]]) -> None:
+        """Give every idle worker a task, and while there are many left also its next one, so that it need not wait."""
+        for ahead in (0, 1) if self._sends_ahead else (0,):
+            for connection, given in busy.items():
+                if not waiting or len(given) != ahead or (ahead and len(waiting) < len(busy)):
+                    continue
+                message = self._message(tasks[waiting[-1]])
+                if ahead and len(message) > _MOST_AHEAD:
+                    self._sends_ahead = False
+                    return
+                self._send(connection, message)
+                given.append(waiting.pop())
+
+    def _message(self, task: Task) -> bytes:
         arguments = list(task.arguments)
         if isinstance(arguments[0], Assignment):
             self._publish(arguments[0].shared, arguments[0].buffers)
@@ -141,8 +159,11 @@ class WorkerPool:
         elif isinstance(arguments[0], dict):
             self._publish(arguments[0], arguments[1])
             arguments[0], arguments[1] = {}, {}
+        return pickle.dumps((task.method, arguments), protocol=pickle.HIGHEST_PROTOCOL)
+
+    def _send(self, connection: Connection, message: bytes) -> None:
         try:
-            connection.send_bytes(pickle.dumps((task.method, arguments), protocol=pickle.HIGHEST_PROTOCOL))
+            connection.send_bytes(message)
         except (BrokenPipeError, ConnectionResetError) as broken:
             raise self._lost() from broken
 
@@ -159,9 +180,11 @@ class WorkerPool:
             outcome = pickle.loads(connection.recv_bytes())
         except (EOFError, ConnectionResetError):
             raise self._lost() from None
+        worker = self._connections.index(connection)
+        turn, self._received[worker] = self._received[worker], self._received[worker] + 1
         if isinstance(outcome, tuple) and outcome and isinstance(outcome[0], Upload):
             upload, memory = outcome
-            change, buffers = self._slots[self._connections.index(connection)]
+            change, buffers = self._slots[worker][turn % 2]
             outcome = (replace(upload, change=change.taken(), buffers=buffers.taken()), memory)
         return outcome
 
@@ -178,14 +201,14 @@ def _work(
     connection: Connection,
     inherited: list[Connection],
     model: tuple[SharedTensors, SharedTensors],
-    slot: tuple[SharedTensors, SharedTensors],
+    slots: Sequence[tuple[SharedTensors, SharedTensors]],
 ) -> None:
     """Serve tasks until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in inherited:  # else a worker would not notice that the main process is gone
         other.close()
     torch.set_num_threads(1)
-    while True:
+    for turn in count():
         try:
             method, arguments = pickle.loads(connection.recv_bytes())
         except (EOFError, ConnectionResetError):
@@ -197,7 +220,7 @@ def _work(
         try:
             outcome: Any = getattr(runner, method)(*arguments)
             if isinstance(outcome, tuple) and isinstance(outcome[0], Upload):
-                outcome = (_into_slot(outcome[0], slot), outcome[1])
+                outcome = (_into_slot(outcome[0], slots[turn % 2]), outcome[1])
             message = pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL)
         except Exception as error:  # whatever it is, the main process raises it
             message = pickle.dumps(error)
