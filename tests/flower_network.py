@@ -12,32 +12,33 @@ from fedatlas.data.federation import Federation
 from fedatlas.flower.export import write_npz
 from fedatlas.flower.init import write_app
 from fedatlas.flower.launch import LocalFederation
-from fedatlas.progress import Silent
+from fedatlas.flower.measuring import simulated as simulated
+from fedatlas.rehearsal import tiny_federation
 from fedatlas.runs import Run
-from fedatlas.training import train_run
 
 PATIENCE = 400
 """Seconds that a test waits; a run takes a tenth of it on a machine that is not busy."""
 
 
-def simulated(config: Config, federation: Federation, folder: Path, atlas: Any = None) -> Run:
-    """Return the run that the simulator makes of the same config and data."""
-    model, options = config.model()
-    return train_run(
-        federation,
-        config.algorithm(atlas),
-        model=model,
-        model_options=options,
-        work=config.work(),
-        plan=config.plan(),
-        seeds=config.seeds(),
-        device="cpu",
-        workers=1,
-        folder=folder,
-        resume=False,
-        overwrite=False,
-        progress=Silent(),
-    )
+def clients(count: int, kind: str = "features") -> Federation:
+    """Return the first clients of a tiny federation."""
+    federation = tiny_federation("images" if kind == "images" else "features")
+    return replace(federation, clients=federation.clients[:count])
+
+
+def config_of(name: str, *settings: str, count: int, rounds: int = 2) -> Config:
+    """Return a config of a short run over a network of so many nodes."""
+    own = [
+        f"algorithm.name={name}",
+        "model.name=mlp",
+        "training.batch_size=8",
+        f"training.rounds={rounds}",
+        f"training.evaluate_every={rounds}",
+        f"flower.clients={count}",
+        f"flower.wait={PATIENCE}",
+        f"flower.deadline={PATIENCE}",
+    ]
+    return Config.load(None, [*own, *settings])
 
 
 def without_held_out(federation: Federation) -> Federation:

@@ -2,42 +2,20 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedatlas.atlas.making import make_atlas
 from fedatlas.config import Config
-from fedatlas.data.federation import Federation
 from fedatlas.flower.init import write_app
 from fedatlas.flower.keys import make_keys
 from fedatlas.flower.launch import LocalFederation
-from fedatlas.rehearsal import tiny_federation
 from fedatlas.runs import Run
-from flower_network import PATIENCE, finished_rounds, network, simulated, wait_until
+from flower_network import PATIENCE, clients, config_of, finished_rounds, network, simulated, wait_until
 from tiny import same_bits
 
 pytestmark = pytest.mark.slow
-
-
-def clients(count: int, kind: str = "features") -> Federation:
-    federation = tiny_federation("images" if kind == "images" else "features")
-    return replace(federation, clients=federation.clients[:count])
-
-
-def config_of(name: str, *settings: str, count: int, rounds: int = 2) -> Config:
-    own = [
-        f"algorithm.name={name}",
-        "model.name=mlp",
-        "training.batch_size=8",
-        f"training.rounds={rounds}",
-        f"training.evaluate_every={rounds}",
-        f"flower.clients={count}",
-        f"flower.wait={PATIENCE}",
-        f"flower.deadline={PATIENCE}",
-    ]
-    return Config.load(None, [*own, *settings])
 
 
 @pytest.mark.parametrize("strategy", ["federated", "global"])

@@ -1,35 +1,12 @@
 """Runs over real SuperLink and SuperNode processes on loopback, with TLS and node keys."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fedatlas.config import Config
-from fedatlas.data.federation import Federation
-from fedatlas.rehearsal import tiny_federation
 from fedatlas.runs import Run
-from flower_network import PATIENCE, bytes_by_way, network, simulated
+from flower_network import PATIENCE, bytes_by_way, clients, config_of, network, simulated
 from tiny import same_bits
-
-
-def clients(count: int, kind: str = "features") -> Federation:
-    federation = tiny_federation("images" if kind == "images" else "features")
-    return replace(federation, clients=federation.clients[:count])
-
-
-def config_of(name: str, *settings: str, count: int, rounds: int = 2) -> Config:
-    own = [
-        f"algorithm.name={name}",
-        "model.name=mlp",
-        "training.batch_size=8",
-        f"training.rounds={rounds}",
-        f"training.evaluate_every={rounds}",
-        f"flower.clients={count}",
-        f"flower.wait={PATIENCE}",
-        f"flower.deadline={PATIENCE}",
-    ]
-    return Config.load(None, [*own, *settings])
 
 
 def test_scaffold_over_a_network_ends_with_the_simulators_bits(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def _count(case: str, federation: Federation, nodes: Mapping[str, Mapping[str, s
         training=trained,
         test=(both[0] - trained[0], both[1] - trained[1]),
         before=_mean([before]) if before else (0, 0),
-        same=_same(run.parameters(), _simulated(config, federation, folder, run).parameters()),
+        same=_same(run.parameters(), simulated(config, federation, folder / "here", _atlas(config, run)).parameters()),
     )
 
 
@@ -156,7 +156,7 @@ def measure_seconds(*, rounds: int, num_nodes: int, cases: Sequence[str] = TIMED
                 folder = top / case
                 local.run(write_app(folder / "app", config, run_folder=folder / "run"), timeout=1800)
                 run = Run(folder / "run")
-                here = _simulated(config, federation, folder, run)
+                here = simulated(config, federation, folder / "here", _atlas(config, run))
                 rows.append(Seconds(case, _median(run), _median(here), os.getloadavg()[0]))
     return rows
 
@@ -173,9 +173,13 @@ def _mean(rounds: Sequence[Mapping[str, Mapping[str, int]]]) -> tuple[int, int]:
     return down, up
 
 
-def _simulated(config: Config, federation: Federation, folder: Path, run: Run) -> Run:
+def _atlas(config: Config, run: Run) -> Atlas | None:
+    return Atlas.load(run.folder / "atlas.safetensors") if config.atlas_settings() is not None else None
+
+
+def simulated(config: Config, federation: Federation, folder: Path, atlas: Atlas | None = None) -> Run:
+    """Return the run that the simulator makes of the same config and data."""
     model, options = config.model()
-    atlas = Atlas.load(run.folder / "atlas.safetensors") if config.atlas_settings() is not None else None
     return train_run(
         federation,
         config.algorithm(atlas),
@@ -186,7 +190,7 @@ def _simulated(config: Config, federation: Federation, folder: Path, run: Run) -
         seeds=config.seeds(),
         device="cpu",
         workers=1,
-        folder=folder / "here",
+        folder=folder,
         resume=False,
         overwrite=False,
         progress=Silent(),
