@@ -3,9 +3,11 @@ from typing import get_args
 
 import pytest
 import torch
+from torch import nn
 
-from fedatlas.algorithms import fedavg, moon
-from fedatlas.client import LocalWork, Precision
+from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms import fedavg, fediir, fedmix, moon
+from fedatlas.client import LocalWork, Network, Precision, Workbench
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.data.transforms import GaussianNoise
@@ -66,6 +68,55 @@ def test_bfloat16_training_stays_near_float32_and_keeps_float32_parameters() -> 
     exact, rounded = (torch.cat([tensor.flatten() for tensor in change.values()]) for change in changes)
     assert rounded.dtype == torch.float32
     assert 0 < float((exact - rounded).norm() / exact.norm()) < 0.05
+
+
+@pytest.mark.parametrize("algorithm", [fedavg(), moon()], ids=lambda algorithm: algorithm.name)
+def test_compiled_are_minibatches_of_full_size_and_the_result_is_the_same(
+    algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of the compiler, which takes a minute, something that computes the same and counts."""
+    seen: list[int] = []
+
+    def compiled(model: nn.Module, *, dynamic: bool) -> Network:
+        assert not dynamic
+        return lambda inputs: seen.append(len(inputs)) or model(inputs)  # type: ignore[func-returns-value, no-any-return]
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    work = LocalWork(epochs=2, batch_size=8)
+    states = [
+        play(algorithm, Norms(), blob_federation(), work=replace(work, compile=compile))[0] for compile in (False, True)
+    ]
+    assert same_bits(states[0].shared, states[1].shared)
+    assert seen
+    assert set(seen) == {8}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own making
+def test_compiled_training_differs_by_rounding_only() -> None:
+    states = [
+        play(fedavg(), Norms(), blob_federation(), work=LocalWork(batch_size=8, compile=compile))[0]
+        for compile in (False, True)
+    ]
+    for name, value in states[0].shared.items():
+        torch.testing.assert_close(states[1].shared[name], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", [fedmix(), fediir()], ids=lambda algorithm: algorithm.name)
+def test_what_differentiates_twice_is_not_compiled(algorithm: Algorithm) -> None:
+    with pytest.raises(UsageError, match=r"differentiates the network twice; .* Set training.compile to false"):
+        play(algorithm, Norms(), blob_federation(), work=LocalWork(compile=True))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own making
+def test_the_twin_of_a_compiled_bench_has_a_model_of_its_own() -> None:
+    bench = Workbench(Line(), fedavg(), compile=True)
+    twin = bench.twin()
+    assert twin.compiled is not None
+    assert bench.compiled is not None
+    assert twin.model is not bench.model
+    assert all(twin.parameters[name] is w for name, w in twin.model.named_parameters())
+    assert all(twin.parameters[name] is not w for name, w in bench.parameters.items())
 
 
 def test_an_unknown_precision_is_refused() -> None:

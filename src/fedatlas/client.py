@@ -7,7 +7,8 @@ loop, in worker processes, or on another machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +31,8 @@ from fedatlas.types import Assignment, Memory, Tensors
 PERSONAL, OPTIMIZER = "personal", "optimizer"
 """The names in a client's memory under which its own parameters and its optimizer's state lie."""
 Precision = Literal["float32", "bfloat16"]
+Network = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""What makes features and logits of inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,8 @@ class LocalWork:
     """A random change of training images, before the client's own transform."""
     precision: Precision = "float32"
     """What the network computes with while it trains; parameters, losses and steps stay float32."""
+    compile: bool = False
+    """Let ``torch.compile`` fuse the network's operations, for minibatches of full size."""
 
     def __post_init__(self) -> None:
         if self.precision not in get_args(Precision):
@@ -129,8 +134,9 @@ def copies(tensors: Tensors) -> Tensors:
 class Workbench:
     """One model, reused for every client, with its state sorted into shared and personal."""
 
-    def __init__(self, model: nn.Module, algorithm: Algorithm) -> None:
+    def __init__(self, model: nn.Module, algorithm: Algorithm, *, compile: bool = False) -> None:
         self.model = model
+        self.compiled: Network | None = compiled_network(model, algorithm) if compile else None
         self.parameters: Tensors = {k: w for k, w in model.named_parameters() if w.requires_grad}
         self.buffers: Tensors = {k: b for k, b in model.named_buffers() if k in floating_buffers(model)}
         self._split = split = algorithm.split
@@ -145,6 +151,17 @@ class Workbench:
             isinstance(m, nn.modules.batchnorm._BatchNorm | nn.modules.instancenorm._InstanceNorm)
             for m in model.modules()
         )
+
+    def twin(self) -> Workbench:
+        """Return a copy with a model of its own; the copied table of its parameters is that model's."""
+        compiled, self.compiled = self.compiled, None
+        try:
+            twin = copy.deepcopy(self)
+        finally:
+            self.compiled = compiled
+        if compiled is not None:
+            twin.compiled = torch.compile(twin.model, dynamic=False)
+        return twin
 
     def shared(self) -> tuple[Tensors, Tensors]:
         """Return copies of the shared parameters and shared buffers as they were at the start."""
@@ -189,6 +206,8 @@ class Local:
     steps: int = 0
     scratch: Memory = field(default_factory=dict)
     """What a term keeps for this round only, by name."""
+    compiled: Network | None = None
+    """The model, compiled; None where it is not to be."""
 
     def forward(self, parameters: Tensors, inputs: Tensor) -> Output:
         """Return what the model would say with other parameters; running statistics stay as they are."""
@@ -199,8 +218,12 @@ class Local:
 
     def compute(self, inputs: Tensor) -> Output:
         """Return what the model says as it is; in training mode running statistics move."""
+        # Every other size of minibatch would be compiled anew, which takes longer than it is worth.
+        network: Network = self.model
+        if self.compiled is not None and len(inputs) == self.work.batch_size:
+            network = self.compiled
         with autocast(self.work.precision, inputs.device):
-            output = self.model(inputs)
+            output = network(inputs)
         return widened(output)
 
     @torch.no_grad()
@@ -247,6 +270,7 @@ def open_local(
         round=assignment.round,
         lr=algorithm.optimizer.lr_at(assignment.round, assignment.rounds),
         seed=derive(seed, "batches", assignment.round, data.name),
+        compiled=bench.compiled,
     )
 
 
@@ -269,6 +293,18 @@ def survey_client(
     local = open_local(algorithm, work, assignment, bench, memory, data, seed)
     bench.model.eval()
     return {term.name: term.survey(local) for term in algorithm.objective if term.surveys}
+
+
+def compiled_network(model: nn.Module, algorithm: Algorithm) -> Network:
+    """Return the model as ``torch.compile`` makes it when it is first called."""
+    for term in algorithm.objective:
+        if term.differentiates_twice:
+            raise UsageError(
+                f"{algorithm.name}: {type(term).__name__} differentiates the network twice; compiled code cannot be. "
+                "Set training.compile to false."
+            )
+    network: Network = torch.compile(model, dynamic=False)
+    return network
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:

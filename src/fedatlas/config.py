@@ -9,7 +9,7 @@ seed = 0
              options
 [algorithms] options by algorithm, for comparing several: fedsam = { rho = 0.01 }
 [optimizer]  name and the optimizer's own options
-[training]   rounds, cohort, epochs, steps, batch_size, precision, augment (a table), buffers, equal_weights,
+[training]   rounds, cohort, epochs, steps, batch_size, precision, compile, augment (a table), buffers, equal_weights,
              evaluate_every, test_own, checkpoint_every, memory_limit
 [flower]     clients (how many, or their names), minimum, deadline, wait, insecure, adapt (a table: rounds, steps,
              lr, ... of a newcomer's tuning): over a network only
@@ -65,6 +65,7 @@ DEFAULTS: dict[str, Any] = {
         "steps": None,
         "batch_size": 32,
         "precision": "float32",
+        "compile": False,
         "augment": None,
         "buffers": None,
         "equal_weights": False,
@@ -179,7 +180,7 @@ class Config:
         training = self.values["training"]
         augment = None if training["augment"] is None else _checked(Augment, "option of augment", training["augment"])
         return LocalWork(
-            **{key: training[key] for key in ("epochs", "steps", "batch_size", "precision")}, augment=augment
+            **{key: training[key] for key in ("epochs", "steps", "batch_size", "precision", "compile")}, augment=augment
         )
 
     def plan(self) -> TrainingPlan:

@@ -10,7 +10,6 @@ The kernels are those of the plain loop, in its order, so the bits are the same.
 
 from __future__ import annotations
 
-import copy
 import gc
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -303,8 +302,7 @@ class GraphEngine:
             lane = idle.pop()
             flying.append((i, lane, self._start(lane, work[i])))
             if not idle and len(self._lanes) < min(self._most_lanes, len(work)) and lane.recorder.room():
-                # A deep copy: the copied model and the copied table of its parameters stay one and the same.
-                idle.append(Lane(copy.deepcopy(self._lanes[0].bench), self._recorder()))
+                idle.append(Lane(self._lanes[0].bench.twin(), self._recorder()))
                 idle[-1].recorder.begin()
                 self._lanes.append(idle[-1])
         while flying:

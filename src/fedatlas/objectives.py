@@ -48,6 +48,8 @@ class Term:
     """Whether clients are asked (``survey``) before each round's training."""
     weighs_examples: ClassVar[bool] = False
     """Whether ``loss`` heeds the batch's weights; clients of unequal sizes can then step together."""
+    differentiates_twice: ClassVar[bool] = False
+    """Whether ``loss`` holds a gradient of what the network says, so that the network must not be compiled."""
 
     def introduce(self, data: ClientData) -> Tensors:
         """Return what the server must know before the first round; sent once."""

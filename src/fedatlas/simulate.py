@@ -58,7 +58,7 @@ class ClientRunner:
         if self.channels_last and federation.data.inputs.is_cuda:
             # A CPU's convolutions bring their weights into order themselves; there the plain order is kept.
             model = cast(nn.Module, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
-        self.bench = Workbench(model, algorithm)
+        self.bench = Workbench(model, algorithm, compile=work.compile)
         self._data: dict[int, ClientData] = {}
         self.profile = False
         """Whether clients measure what takes how long."""

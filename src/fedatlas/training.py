@@ -43,6 +43,7 @@ def train(
     steps: int | None = None,
     batch_size: int = 32,
     precision: Precision = "float32",
+    compile: bool = False,
     seed: int | Seeds = 0,
     device: str = "cpu",
     workers: int | None = None,
@@ -62,12 +63,15 @@ def train(
 
     ``model`` is a name from ``fedatlas list`` (with ``model_options``), a module, or a function that makes one.
     ``augment`` is a random change of training images, such as ``fedatlas.data.Augment()``. ``precision="bfloat16"``
-    lets the network compute with half the bits while it trains. ``test_own`` also tests each client's own model before
+    lets the network compute with half the bits while it trains; ``compile`` lets ``torch.compile`` fuse its
+    operations (docs/engines.md). ``test_own`` also tests each client's own model before
     the server averages. ``engine`` is how clients run on this machine (docs/engines.md). ``profile`` lets
     clients measure what takes how long, for ``run.profile()``. ``folder`` is where the run is kept; without one it goes
     to a new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
     """
-    work = LocalWork(epochs=epochs, steps=steps, batch_size=batch_size, precision=precision, augment=augment)
+    work = LocalWork(
+        epochs=epochs, steps=steps, batch_size=batch_size, precision=precision, compile=compile, augment=augment
+    )
     plan = TrainingPlan(
         rounds=rounds,
         cohort=cohort,

@@ -177,10 +177,11 @@ def test_an_instance_norm_right_before_pooling_is_refused() -> None:
     """Each channel's mean over the image is its shift, for every image: the guard sees that the features are equal."""
     model = conditioned(PoolsTooEarly(nn.InstanceNorm2d(2)), embedding=2)
     images = torch.randn(4, 2, 5, 5)
-    features, _ = model.eval()(images)
-    torch.testing.assert_close(features, model.affine()[0][1].expand(4, 2), atol=1e-6, rtol=1e-6)
-    with pytest.raises(UsageError, match="gives all images of a batch the same features"):
-        model.train()(images)
+    alone = torch.cat([model(image[None])[0] for image in images])
+    torch.testing.assert_close(alone, model.affine()[0][1].expand(4, 2), atol=1e-6, rtol=1e-6)
+    for mode in (True, False):
+        with pytest.raises(UsageError, match="gives all images of a batch the same features"):
+            model.train(mode)(images)
 
 
 def test_equal_images_are_no_reason_to_refuse() -> None:

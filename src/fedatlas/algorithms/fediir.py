@@ -34,6 +34,7 @@ class GradientAlignment(Term):
     """Holds the classifier's gradient on each batch near the federation's."""
 
     name: ClassVar[str] = NAME
+    differentiates_twice: ClassVar[bool] = True
     discloses: ClassVar[tuple[str, ...]] = ("gradient of the received classifier on the client's training data",)
     surveys: ClassVar[bool] = True
     penalty: float = 1e-3

@@ -34,6 +34,7 @@ class MixedCrossEntropy(Term):
     """Cross-entropy of examples mixed with a mean of other clients' examples, to the first order."""
 
     name: ClassVar[str] = NAME
+    differentiates_twice: ClassVar[bool] = True
     lam: float = 0.05
     """Share of the mean in the mixture; 0 is plain cross-entropy."""
     per_sample: bool = False

@@ -112,8 +112,9 @@ class ConditionedClassifier(nn.Module):
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features and the logits for the embedding at hand."""
-        # Looked at once each: every batch has maps of the same size.
-        watched = self._norms if self._checks_maps else []
+        # Looked at once each: every batch has maps of the same size. Compiled code would be made anew after each look.
+        looks = not torch.compiler.is_compiling()
+        watched = self._norms if self._checks_maps and looks else []
         hooks = [norm.register_forward_pre_hook(_refuse_lone_numbers) for norm in watched]
         for norm, (scale, shift) in zip(self._norms, self.affine(), strict=True):
             _set_affine(norm, scale, shift)
@@ -125,10 +126,10 @@ class ConditionedClassifier(nn.Module):
                 _set_affine(norm, None, None)
             for hook in hooks:
                 hook.remove()
-        self._checks_maps = False
-        if self._checks_features and self.training and len(inputs) > 1 and not inside_transformation():
-            _check_features(type(self.model).__name__, inputs, features)
-            self._checks_features = False
+        if looks:
+            self._checks_maps = False
+            if self._checks_features and len(inputs) > 1 and not inside_transformation():
+                self._checks_features = not _checked_features(type(self.model).__name__, inputs, features)
         return features, logits
 
     def affine(self) -> list[tuple[Tensor, Tensor]]:
@@ -245,13 +246,14 @@ def _refuse_lone_numbers(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
 
 
 @torch.no_grad()
-def _check_features(model: str, inputs: Tensor, features: Tensor) -> None:
-    """Refuse a model that forgets its input."""
+def _checked_features(model: str, inputs: Tensor, features: Tensor) -> bool:
+    """Refuse a model that forgets its input; tell whether the inputs differ, so that it would have been seen."""
     if not bool((inputs != inputs[:1]).any()):
-        return
+        return False
     spread, size = (features - features[:1]).abs().amax(), features.abs().amax()
     if bool(spread <= 1e-5 * size):
         raise UsageError(
             f"FedPCE: {model} gives all images of a batch the same features. An instance norm right before the pooling "
             "does that: each channel's mean over the image is then its shift. Move it, or use another norm."
         )
+    return True
