@@ -4,6 +4,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import grad, vmap
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import build_algorithm, fedavg
@@ -11,6 +12,7 @@ from fedatlas.client import LocalWork
 from fedatlas.optimizers import SGD, Adam, LocalOptimizer
 from fedatlas.rounds import RoundRecord, ServerState, initial_state, play_round
 from fedatlas.simulate import Engine, Simulator
+from fedatlas.stacking import stacked_convolution
 from tiny import blob_federation
 
 STACKED = ("fedavg", "fedavgm", "fedprox", "feddyn", "fedlc", "feddisco", "scaffold", "clustered", "qffl", "afl")
@@ -77,6 +79,29 @@ def test_clients_of_unequal_sizes_step_together_as_they_would_alone(name: str) -
 )
 def test_optimizers_step_together(optimizer: LocalOptimizer) -> None:
     assert _agree(fedavg().with_optimizer(optimizer)).fallbacks() == {}
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_stacked_convolutions_are_the_clients_own(padding: int) -> None:
+    """In double precision, with all gradients, for filters that clients share and for their own."""
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randn(3, 4, 2, 7, 6, generator=rng, dtype=torch.float64)
+    filters = torch.randn(3, 5, 2, 3, 2, generator=rng, dtype=torch.float64)
+    shifts = torch.randn(3, 5, generator=rng, dtype=torch.float64)
+
+    def slopes(convolve: Callable[..., Tensor], inputs: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        def total(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+            return convolve(inputs, weight, bias, (1, 1), (padding, padding)).sin().sum()
+
+        found: tuple[Tensor, ...] = grad(total, argnums=(0, 1, 2))(inputs, weight, bias)
+        return found
+
+    for in_dims, given in (((0, 0, 0), (images, filters, shifts)), ((0, None, None), (images, filters[0], shifts[0]))):
+        stacked = vmap(lambda *x: slopes(stacked_convolution, *x), in_dims=in_dims)(*given)
+        for i in range(3):
+            one = [x if dim is None else x[i] for x, dim in zip(given, in_dims, strict=True)]
+            for found, expected in zip(stacked, slopes(torch.conv2d, *one), strict=True):
+                torch.testing.assert_close(found[i], expected)
 
 
 def test_a_fixed_number_of_steps_is_kept() -> None:

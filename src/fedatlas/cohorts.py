@@ -178,7 +178,8 @@ class CohortEngine:
         ends = [stack.parameters[name] for name in names]
         starts = [group[0].local.start[name] for name in names]
         means = (losses.double() * active).sum(0) / active.sum(0).clamp(min=1)
-        broken = torch.stack([(~end.isfinite()).flatten(1).any(1) for end in ends]).any(0)
+        # A sum is not finite if one of its numbers is not, and it reads them once.
+        broken = ~torch.stack([end.flatten(1).double().sum(1) for end in ends]).isfinite().all(0)
         told = torch.stack([means, broken.double()]).tolist()
         changes = [change.unbind() for change in torch._foreach_sub(ends, starts)]
         values = [end.unbind() for end in ends]

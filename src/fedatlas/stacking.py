@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.overrides import TorchFunctionMode
@@ -210,6 +211,8 @@ class _OneByOne(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
+        if func is torch.conv2d and not kwargs and isinstance(args[0], Tensor) and args[0].is_cuda:
+            return stacked_convolution(*args)
         if not name.startswith("_foreach_"):
             return func(*args, **(kwargs or {}))
         method = _METHODS.get(name) or getattr(torch.Tensor, name.removeprefix("_foreach_"))
@@ -235,3 +238,74 @@ class _NoSlopes(TorchFunctionMode):
         if func is torch.autograd.grad:
             raise UncapturableError("a term differentiates by itself, which vmap does not see")
         return func(*args, **(kwargs or {}))
+
+
+def stacked_convolution(
+    inputs: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] | str = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+) -> Tensor:
+    """Return ``conv2d``, with the products of many clients' filters as one product where vmap stacks them."""
+    plain = groups == 1 and not isinstance(padding, str) and tuple(dilation) == (1, 1)
+    if not plain or tuple(stride) != (1, 1):
+        return torch.conv2d(inputs, weight, bias, stride, padding, dilation, groups)
+    if torch.is_autocast_enabled(inputs.device.type):
+        dtype = torch.get_autocast_dtype(inputs.device.type)
+        inputs, weight = inputs.to(dtype), weight.to(dtype)
+    found: Tensor = _Convolution.apply(inputs, weight, tuple(padding))  # type: ignore[no-untyped-call]
+    return found if bias is None else found + bias.view(-1, 1, 1)
+
+
+class _Convolution(torch.autograd.Function):
+    """A convolution of stride 1 whose stacked form is one product of stacked matrices.
+
+    cuDNN would take one client's filters after another.
+    """
+
+    @staticmethod
+    def forward(inputs: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
+        """Return the convolution."""
+        return torch.conv2d(inputs, weight, None, 1, padding)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep what the gradients need."""
+        ctx.save_for_backward(inputs[0], inputs[1])
+        ctx.padding = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        """Return the gradients by inputs and weight."""
+        inputs, weight = ctx.saved_tensors
+        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False]
+        by_inputs, by_weight, _ = torch.ops.aten.convolution_backward(
+            slopes[0], inputs, weight, None, [1, 1], list(ctx.padding), [1, 1], False, [0, 0], 1, wanted
+        )
+        return by_inputs, by_weight, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], inputs: Tensor, weight: Tensor, padding: tuple[int, int]
+    ) -> tuple[Tensor, int]:
+        """Return the convolutions of all clients, the clients first."""
+        if in_dims[1] is None:
+            x = inputs.movedim(in_dims[0] or 0, 0)
+            return torch.conv2d(x.flatten(0, 1), weight, None, 1, padding).unflatten(0, x.shape[:2]), 0
+        w = weight.movedim(in_dims[1], 0)
+        x = inputs.expand(len(w), *inputs.shape) if in_dims[0] is None else inputs.movedim(in_dims[0], 0)
+        # Channels last, so that the pixels under a filter are few long rows.
+        x = F.pad(x.permute(0, 1, 3, 4, 2), (0, 0, padding[1], padding[1], padding[0], padding[0])).contiguous()
+        clients, images, height, width, channels = x.shape
+        filters, (high, wide) = w.shape[1], w.shape[3:]
+        rows, columns = height - high + 1, width - wide + 1
+        step = x.stride()
+        patches = x.as_strided(
+            (clients, images, rows, columns, high, wide, channels),
+            (step[0], step[1], step[2], step[3], step[2], step[3], step[4]),
+        ).reshape(clients, images * rows * columns, high * wide * channels)
+        found = torch.bmm(patches, w.permute(0, 3, 4, 2, 1).reshape(clients, -1, filters))
+        return found.view(clients, images, rows, columns, filters).permute(0, 1, 4, 2, 3), 0
