@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -21,7 +23,7 @@ from fedatlas.client import Local
 
 def logits_along(local: Local, inputs: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     """Return the logits of inputs, and their derivative along a direction; running statistics stay as they are."""
-    with forward_ad.dual_level(), _PlainNorms():
+    with forward_ad.dual_level(), _PlainForms():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, when it first loads this mode
             moved = forward_ad.make_dual(inputs, direction.expand_as(inputs).contiguous())
@@ -32,22 +34,58 @@ def logits_along(local: Local, inputs: Tensor, direction: Tensor) -> tuple[Tenso
     return answer, change
 
 
-class _PlainNorms(TorchFunctionMode):
-    """Spells norms over the batch or the image out; torch's own take their statistics for constants in this mode."""
+class _PlainForms(TorchFunctionMode):
+    """Spells out what torch's own kernels cannot in this mode: attention, and norms, whose statistics they take for
+    constants where the change is differentiated."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            return _attention(*args, **kwargs)
+        if func is F.layer_norm:
+            return _layer_norm(*args, **kwargs)
         if func is not F.batch_norm and func is not F.instance_norm:
-            return func(*args, **(kwargs or {}))
-        bound = inspect.signature(func).bind(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
+        bound = inspect.signature(func).bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
         if not given["training" if func is F.batch_norm else "use_input_stats"]:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         x: Tensor = given["input"]
-        over = [*([0] if func is F.batch_norm else []), *range(2, x.ndim)]
-        centred = x - x.mean(over, keepdim=True)
-        normal = centred * (centred.square().mean(over, keepdim=True) + given["eps"]).rsqrt()
-        shape = [1, -1, *[1] * (x.ndim - 2)]
-        if given["weight"] is not None:
-            normal = normal * given["weight"].view(shape)
-        return normal if given["bias"] is None else normal + given["bias"].view(shape)
+        return _norm(x, given["weight"], given["bias"], given["eps"], over_batch=func is F.batch_norm)
+
+
+def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, over_batch: bool) -> Tensor:
+    over = [*([0] if over_batch else []), *range(2, x.ndim)]
+    shape = [1, -1, *[1] * (x.ndim - 2)]
+    # As one scale and one shift: the fewer passes over the maps the better, for each is taken many times.
+    variance, mean = torch.var_mean(x, over, correction=0, keepdim=True)
+    scale = (variance + eps).rsqrt()
+    if weight is not None:
+        scale = scale * weight.view(shape)
+    shift = -mean * scale if bias is None else bias.view(shape) - mean * scale
+    return torch.addcmul(shift, x, scale)
+
+
+def _layer_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    over = list(range(x.ndim - len(shape), x.ndim))
+    variance, mean = torch.var_mean(x, over, correction=0, keepdim=True)
+    normal = (x - mean) * (variance + eps).rsqrt()
+    if weight is not None:
+        normal = normal * weight
+    return normal if bias is None else normal + bias
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    scale = kwargs.get("scale") or query.shape[-1] ** -0.5
+    others = [*args, *(value for name, value in kwargs.items() if name != "scale")]
+    if any(isinstance(other, Tensor) or other for other in others):  # a mask, or dropout
+        masked: Tensor = F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
+        return masked
+    scores = (query @ key.transpose(-2, -1)) * scale
+    # torch's softmax, too, changes in place what its own change needs.
+    shares = (scores - scores.detach().amax(-1, keepdim=True)).exp()
+    mixed: Tensor = shares / shares.sum(-1, keepdim=True) @ value
+    return mixed

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -207,11 +208,18 @@ def test_wrong_settings_are_refused() -> None:
         play(replace(fedmix(), server=()), Line(), line_federation(([1, 2], [0, 1])))
 
 
-@pytest.mark.parametrize("norm", ["batch", "group", "instance", "layer", "none"])
+MODELS = {
+    **{norm: {"name": "cnn", "width": 4, "norm": norm} for norm in ("batch", "group", "instance", "layer", "none")},
+    "attention": {"name": "vit", "width": 8, "depth": 2, "heads": 2, "patch": 4},
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("per_sample", [False, True])
-def test_forward_mode_gives_the_gradient_of_the_second_derivative(norm: str, per_sample: bool) -> None:
+def test_forward_mode_gives_the_gradient_of_the_second_derivative(kind: str, per_sample: bool) -> None:
     """What a GPU computes, against what a CPU does, in double precision."""
-    model = build_model("cnn", num_classes=3, input_shape=(2, 8, 8), width=4, norm=norm).double().train()
+    options: dict[str, Any] = dict(MODELS[kind])
+    model = build_model(options.pop("name"), num_classes=3, input_shape=(2, 8, 8), **options).double().train()
     rng = torch.Generator().manual_seed(0)
     count = 6 if per_sample else 1
     drawn = {
