@@ -3,6 +3,7 @@
 import warnings
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +61,10 @@ def group_clients(
     points = vectors.detach().double().cpu().numpy()
     if not np.isfinite(points).all():
         raise DataError("vectors of clients to be grouped must be finite; got NaN or infinity.")
-    found = first_neighbours(points) if method == "finch" else _fitted(points, count, method, covariance, n_init, seed)
+    if method == "finch":
+        found = first_neighbours(points)
+    else:
+        found = _fitted(points.tobytes(), points.shape, count, method, covariance, n_init, seed)
     numbers: dict[int, int] = {}
     labels = torch.tensor([numbers.setdefault(int(label), len(numbers)) for label in found])
     return Groups(labels, group_means(vectors, labels))
@@ -72,7 +76,10 @@ def group_means(vectors: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([vectors[(labels == group).to(vectors.device)].mean(0) for group in range(count)])
 
 
-def _fitted(points: np.ndarray, count: int, method: str, covariance: str, n_init: int, seed: int) -> np.ndarray:
+@lru_cache(maxsize=4)  # a round's groups are asked for twice, by the weights and by the server
+def _fitted(
+    values: bytes, shape: tuple[int, ...], count: int, method: str, covariance: str, n_init: int, seed: int
+) -> np.ndarray:
     """Return the groups of k-means, or the likeliest components of a mixture of Gaussians.
 
     In many dimensions a component around one point alone, of no variance, is likelier than any true one, and of many
@@ -82,6 +89,7 @@ def _fitted(points: np.ndarray, count: int, method: str, covariance: str, n_init
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
+    points = np.frombuffer(values).reshape(shape)
     count = min(count, len(np.unique(points, axis=0)))
     if count == 1:
         return np.zeros(len(points), dtype=np.int64)

@@ -31,6 +31,7 @@ class KeptPasses:
         self._sorted, self._places = train.sort()
         self._made: WeakKeyDictionary[nn.Module, tuple[list[tuple[int, int]], Tensor]] = WeakKeyDictionary()
         self._makers: WeakKeyDictionary[nn.Module, Read] = WeakKeyDictionary()
+        self._weights: WeakKeyDictionary[nn.Module, list[dict[str, nn.Parameter | None]]] = WeakKeyDictionary()
 
     def show(self, inputs: Tensor, indices: Tensor) -> None:
         """Note that a batch shows these of the client's examples, as they are."""
@@ -43,7 +44,11 @@ class KeptPasses:
 
     def rows(self, network: nn.Module, make: Read, indices: Tensor) -> Tensor:
         """Return what ``make``, a pass through the network, makes of examples."""
-        weights = [(id(weight), weight._version) for weight in network.parameters()]
+        # By the modules' own tables: walking through the modules anew takes as long as a small batch.
+        tables = self._weights.get(network)
+        if tables is None:
+            tables = self._weights[network] = [module._parameters for module in network.modules()]
+        weights = [(id(w), w._version) for table in tables for w in table.values() if w is not None]
         known, table = self._made.get(network, (None, None))
         if table is None or known != weights:
             # In full precision, whatever the training's: it is done once.

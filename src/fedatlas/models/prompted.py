@@ -55,14 +55,16 @@ class PromptedClassifier(Classifier):
         self, encoder: TokenEncoder, prompts: nn.Parameter, head: nn.Linear, *, prompt_rate: float, dropout: nn.Module
     ) -> None:
         super().__init__()
-        self.encoder = encoder.requires_grad_(False)
+        self.encoder = encoder.requires_grad_(False).eval()
         self.prompts, self.head = prompts, head
         self.prompt_rate, self.dropout = prompt_rate, dropout
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode; the frozen encoder stays in evaluation mode."""
-        super().train(mode)
-        self.encoder.eval()
+        self.training = mode
+        for child in self.children():
+            if child is not self.encoder:
+                child.train(mode)
         return self
 
     def prompt_tokens(self, inputs: Tensor) -> Tensor:

@@ -67,13 +67,14 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.projection = nn.Linear(width, width)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return the mixed tokens."""
+    def forward(self, tokens: Tensor, count: int | None = None) -> Tensor:
+        """Return the mixed tokens, or only the first ``count`` of them."""
         batch, length, width = tokens.shape
         joint = self.qkv(tokens).reshape(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        queries, keys, values = joint.unbind(0)
         with attention_kernel():
-            mixed = F.scaled_dot_product_attention(*joint.unbind(0))
-        projected: Tensor = self.projection(mixed.transpose(1, 2).reshape(batch, length, width))
+            mixed = F.scaled_dot_product_attention(queries[:, :, :count], keys, values)
+        projected: Tensor = self.projection(mixed.transpose(1, 2).reshape(batch, -1, width))
         return projected
 
 
@@ -88,9 +89,9 @@ class EncoderLayer(nn.Module):
         self.linear1 = nn.Linear(width, MLP_RATIO * width)
         self.linear2 = nn.Linear(MLP_RATIO * width, width)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return the next layer's tokens."""
-        x = tokens + self.attention(self.norm1(tokens))
+    def forward(self, tokens: Tensor, count: int | None = None) -> Tensor:
+        """Return the next layer's tokens, or only the first ``count`` of them."""
+        x = tokens[:, :count] + self.attention(self.norm1(tokens), count)
         y: Tensor = x + self.linear2(F.gelu(self.linear1(self.norm2(x))))
         return y
 
@@ -119,8 +120,10 @@ class VisionTransformer(TokenEncoder):
 
     def encode(self, tokens: Tensor) -> Tensor:
         """Return the class token after all layers and the last norm."""
-        for layer in self.layers:
+        *others, final = self.layers
+        for layer in others:
             tokens = layer(tokens)
+        tokens = final(tokens, 1)  # what becomes of the other tokens is not asked for
         last: Tensor = self.norm(tokens[:, 0])
         return last
 
