@@ -84,7 +84,9 @@ def _result(out: Path, one: Variant, seed: int) -> Path:
 def main() -> None:
     """Measure, or print the page."""
     begun = time.time()
-    options = read_options("What docs/evidence/fedgcr.md says", rounds=ROUNDS, quick_rounds=2, minutes=9.0, report="")
+    options = read_options(
+        "What docs/evidence/fedgcr.md says", rounds=ROUNDS, quick_rounds=2, minutes=9.0, report="", precision="bfloat16"
+    )
     options = replace(options, extra={"deadline": begun + 60 * options.extra["minutes"], **options.extra})
     file = options.out / "evidence.json"
     if options.extra["report"]:

@@ -85,7 +85,7 @@ def play(task: Task) -> tuple[Numbers, nn.Module, Federation]:
     num_types = TYPES[settings["data"]]
     algorithm = make_algorithm(settings["method"], settings["options"], num_types)
     model = make_model("prompted_vit", dict(settings["model"]), federation, algorithm, task.seed)
-    work = LocalWork(batch_size=settings["batch_size"])
+    work = LocalWork(batch_size=settings["batch_size"], precision=settings["precision"])
     begun = time.perf_counter()
     with WatchedSimulator(
         algorithm, model, federation, work=work, seed=task.seed, device=device, workers=task.options.workers

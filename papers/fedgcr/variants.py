@@ -74,6 +74,7 @@ def variant(
             "model": dict(options.pick({}, TINY)),
             "rounds": options.rounds,
             "batch_size": 64,
+            "precision": options.extra.get("precision", "float32"),
             "evaluate_every": 10,
         },
     )
