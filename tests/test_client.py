@@ -94,10 +94,11 @@ def test_compiled_are_minibatches_of_full_size_and_the_result_is_the_same(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own making
 def test_compiled_training_differs_by_rounding_only() -> None:
-    states = [
-        play(fedavg(), Norms(), blob_federation(), work=LocalWork(batch_size=8, compile=compile))[0]
-        for compile in (False, True)
-    ]
+    states = []
+    for compile in (False, True):
+        model = Norms()
+        model.drop.p = 0  # its draws would be others
+        states.append(play(fedavg(), model, blob_federation(), work=LocalWork(batch_size=8, compile=compile))[0])
     for name, value in states[0].shared.items():
         torch.testing.assert_close(states[1].shared[name], value, rtol=1e-4, atol=1e-6)
 
