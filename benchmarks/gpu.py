@@ -38,7 +38,7 @@ class Size:
     clients: int = 1000
     rounds: int = 1500
     test: int = 10_000
-    images: int = 5000
+    images: int = 1280
     """Of each of the ten clients of E and F."""
     epochs: int = 5
     """Rounds of E and F, the first of which is not counted."""
@@ -167,6 +167,7 @@ def measurements(size: Size, device: str) -> dict[str, Callable[[], dict[str, An
         "D": benchmark,
         "E, plain loop": one(fedatlas.fedavg(), engine="loop"),
         "E, our engine": one(fedatlas.fedavg()),
+        "E, our engine, compiled": one(fedatlas.fedavg(), compile=True),
         f"E, centralised, batch {size.large_batch}": lambda: centralised_rate(size, device, "bfloat16"),
         "F, Client2Vec's objective": one(fedatlas.client2vec(atlas=atlas, sample=False, aggregate=False)),
         "F, MOON": one(fedatlas.moon()),
