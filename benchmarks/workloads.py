@@ -12,6 +12,7 @@ import resource
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 
 import torch
@@ -139,6 +140,23 @@ TINY = Workload(clients=6, examples=8, shape=(1, 28, 28), cohort=3, batch_size=4
 """For trying a contender."""
 
 
+def workload_of(name: str) -> Workload:
+    """Return a workload by its name."""
+    return TINY if name == "tiny" else WORKLOADS[name]
+
+
+@cache
+def resident_data(name: str) -> tuple[Tensor, Tensor]:
+    """Return a workload's prepared images and labels; once in a process."""
+    return workload_of(name).prepared()
+
+
+@cache
+def resident_network(name: str) -> nn.Module:
+    """Return a workload's network, the same in each call of a process."""
+    return workload_of(name).network()
+
+
 def contender(description: str) -> tuple[Workload, argparse.Namespace]:
     """Read a contender's command line and return its workload."""
     parser = argparse.ArgumentParser(description=description)
@@ -146,7 +164,7 @@ def contender(description: str) -> tuple[Workload, argparse.Namespace]:
     parser.add_argument("--rounds", type=int, help="rounds, the first of which is not counted")
     parser.add_argument("--variant", default="", help="what the contender has several of")
     options = parser.parse_args()
-    workload = TINY if options.workload == "tiny" else WORKLOADS[options.workload]
+    workload = workload_of(options.workload)
     options.rounds = options.rounds or workload.rounds
     return workload, options
 

@@ -8,7 +8,6 @@ import os
 import sys
 import tempfile
 import time
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,42 +23,34 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from workloads import Workload, contender, tell
+from workloads import Workload, contender, resident_data, resident_network, tell, workload_of
 
 WORKLOAD, OPTIONS = contender("Flower; variants: documented, resident")
 
 
-def client_app(workload: Workload, folder: str, resident: bool) -> ClientApp:
-    """Return what runs in the actors."""
+def client_app(name: str, folder: str, resident: bool) -> ClientApp:
+    """Return what runs in the actors, which find all that is kept there in the module ``workloads``."""
     app = ClientApp()
 
-    @cache
-    def all_data() -> tuple[Tensor, Tensor]:
-        return workload.prepared()
-
-    @cache
-    def one_network() -> nn.Module:
-        return workload.network()
-
-    def batches(client: int) -> Any:
+    def batches(workload: Workload, client: int) -> Any:
         if not resident:
             images, labels = torch.load(Path(folder) / f"{client}.pt")
             return DataLoader(TensorDataset(images, labels), batch_size=workload.batch_size, shuffle=True)
-        images, labels = all_data()
+        images, labels = resident_data(name)
         order = client * workload.examples + torch.randperm(workload.examples)
         return [(images[own], labels[own]) for own in order.split(workload.batch_size)]
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
-        network = one_network() if resident else workload.network()
+        workload = workload_of(name)
+        network = resident_network(name) if resident else workload.network()
         network.load_state_dict(message.content["arrays"].to_torch_state_dict())
         network.train()
         optimizer = torch.optim.SGD(network.parameters(), lr=workload.lr)
         total = 0.0
-        for x, y in batches(int(context.node_config["partition-id"])):
+        for x, y in batches(workload, int(context.node_config["partition-id"])):
             optimizer.zero_grad()
             loss = F.cross_entropy(network(x), y)
             loss.backward()
@@ -76,6 +67,7 @@ def main() -> None:
     """Train and tell."""
     workload, rounds = WORKLOAD, OPTIONS.rounds
     times: list[float] = []
+    answered: list[int] = []
     server = ServerApp()
 
     @server.main()
@@ -89,13 +81,14 @@ def main() -> None:
             min_train_nodes=workload.cohort,
             min_available_nodes=workload.clients,
         )
-        strategy.start(
+        result = strategy.start(
             grid=grid,
             initial_arrays=ArrayRecord(workload.network().state_dict()),
             train_config=ConfigRecord({"lr": workload.lr}),
             num_rounds=rounds,
             evaluate_fn=note,
         )
+        answered.extend(result.train_metrics_clientapp)
 
     with tempfile.TemporaryDirectory() as folder:
         resident = OPTIONS.variant == "resident"
@@ -106,13 +99,16 @@ def main() -> None:
                 torch.save((x.clone(), y.clone()), Path(folder) / f"{client}.pt")
         run_simulation(
             server_app=server,
-            client_app=client_app(workload, folder, resident),
+            client_app=client_app(OPTIONS.workload, folder, resident),
             num_supernodes=workload.clients,
             backend_config={
                 "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
                 "init_args": {"log_to_driver": False},
             },
         )
+    if len(answered) < rounds:
+        # Flower goes on without a word when every client fails, and a round is then very short.
+        raise SystemExit(f"clients answered in {len(answered)} of {rounds} rounds only")
     tell([after - before for before, after in pairwise(times)], ["flwr", "ray"])
 
 

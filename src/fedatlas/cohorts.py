@@ -107,14 +107,17 @@ class CohortEngine:
         optimizer, clients = self._begin(work)
         groups: dict[Hashable, list[_Client]] = {}
         for client in clients:
-            key: Hashable = (structure(client.local, client.state), None if self._pads else tuple(client.sizes))
+            local = client.local
+            brings = local.notes or local.memory or local.scratch or client.state
+            kind = structure(local, client.state) if brings else None
+            key: Hashable = (kind, None if self._pads else tuple(client.sizes))
             groups.setdefault(key, []).append(client)
         results: dict[int, Result] = {}
-        for kind, group in groups.items():
+        for key, group in groups.items():
             if len(group) < 2 or not max(len(client.sizes) for client in group):
                 continue
             try:
-                results |= self._train_group(group, optimizer, kind)
+                results |= self._train_group(group, optimizer, key)
             except (RuntimeError, UncapturableError) as error:  # torch's word for what cannot be stacked, and ours
                 reason = str(error).strip().splitlines()[0]
                 self.refused[reason] = self.refused.get(reason, 0) + 1
@@ -177,32 +180,36 @@ class CohortEngine:
         names = list(stack.parameters)
         ends = [stack.parameters[name] for name in names]
         starts = [group[0].local.start[name] for name in names]
-        means = (losses.double() * active).sum(0) / active.sum(0).clamp(min=1)
+        mean = (losses.double() * active).sum(0) / active.sum(0).clamp(min=1)
         # A sum is not finite if one of its numbers is not, and it reads them once.
-        broken = ~torch.stack([end.flatten(1).double().sum(1) for end in ends]).isfinite().all(0)
-        told = torch.stack([means, broken.double()]).tolist()
+        burst = ~torch.stack([end.flatten(1).sum(1, dtype=torch.float64) for end in ends]).isfinite().all(0)
+        told = torch.stack([mean, burst.double()])
         changes = [change.unbind() for change in torch._foreach_sub(ends, starts)]
         values = [end.unbind() for end in ends]
         buffers = {name: buffer.clone().unbind() for name, buffer in stack.buffers.items()}
-        results: dict[int, Result] = {}
+        notes: list[Memory] = []
         for i, client in enumerate(group):
             local = client.local
-            if told[1][i] or not math.isfinite(told[0][i]):
-                raise training_error(f"loss is {told[0][i]} or a parameter is not finite", local)
             local.steps = len(client.sizes)
             local.parameters = {name: value[i] for name, value in zip(names, values, strict=True)}
             local.buffers = {name: buffer[i] for name, buffer in buffers.items()}
-            notes = {term.name: note for term in self.algorithm.objective if (note := term.finish(local))}
+            notes.append({term.name: note for term in self.algorithm.objective if (note := term.finish(local))})
             if optimizer.keep_state and stack.state:
                 local.memory[OPTIMIZER] = {name: value[i].clone() for name, value in stack.state.items()}
+        means, broken = told.tolist()  # only now: this waits for the device
+        results: dict[int, Result] = {}
+        for i, client in enumerate(group):
+            local = client.local
+            if broken[i] or not math.isfinite(means[i]):
+                raise training_error(f"loss is {means[i]} or a parameter is not finite", local)
             upload = Upload(
                 client=client.work.assignment.client,
                 num_examples=local.data.num_examples,
                 num_steps=local.steps,
                 change={name: change[i] for name, change in zip(names, changes, strict=True)},
                 buffers=local.buffers,
-                notes=notes,
-                metrics={"loss": told[0][i]},
+                notes=notes[i],
+                metrics={"loss": means[i]},
             )
             results[client.position] = (upload, local.memory)
         return results
@@ -221,12 +228,17 @@ class _Batches:
         self.uneven = bool((sizes != sizes[:, :1]).any())
         """Whether the clients differ in size at any step, so that some are padded."""
         device = group[0].local.data.labels.device
-        indices = torch.zeros(self.steps, len(group), self.width, dtype=torch.int64)
         there = torch.arange(self.width) < sizes[:, :, None]
-        for i, client in enumerate(group):
-            own = client.local.data.train_on_host
-            indices[:, i] = own[0]
-            indices[:, i][there[:, i]] = own[client.order]
+        drawn = [client.local.data.train_on_host[client.order] for client in group]
+        if self.uneven:
+            indices = torch.zeros(self.steps, len(group), self.width, dtype=torch.int64)
+            for i, (client, own) in enumerate(zip(group, drawn, strict=True)):
+                indices[:, i] = client.local.data.train_on_host[0]
+                indices[:, i][there[:, i]] = own
+        else:
+            indices = torch.zeros(len(group), self.steps, self.width, dtype=torch.int64)
+            indices[:, there[:, 0]] = torch.stack(drawn)
+            indices = indices.transpose(0, 1)
         self._indices = indices.to(device)
         self._weights = there.float().to(device) if self.uneven else None
         self.active = (sizes > 0).double().to(device)
