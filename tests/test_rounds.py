@@ -71,7 +71,7 @@ def test_one_client_and_one_epoch_equal_centralised_training() -> None:
     runner = simulator.runner
     local = open_local(runner.algorithm, work, assignment, runner.bench, {}, runner.data(0), 0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for batch in minibatches(local, skip_single=False):
+    for batch in minibatches(local, runner.bench):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(batch.inputs)[1], batch.labels).backward()
         optimizer.step()

@@ -146,6 +146,7 @@ class Workbench:
         everything = {**self.parameters, **self.buffers}
         self.initial: Tensors = {k: everything[k].detach().clone() for k in everything}
         # A counter restarts with every client: it neither travels nor is averaged.
+        self.is_frozen_in_part = any(not w.requires_grad for w in model.parameters())
         self._counters = [(b, b.clone()) for k, b in model.named_buffers() if k not in self.buffers]
         self.skips_single_examples = any(
             isinstance(m, nn.modules.batchnorm._BatchNorm | nn.modules.instancenorm._InstanceNorm)
@@ -258,12 +259,14 @@ def open_local(
     """Load the received model with the client's own parameters, and return what its terms may see."""
     place = data.place if bench.personal else None
     bench.load(assignment.shared, assignment.buffers, memory.get(PERSONAL, {}), place)
+    own = copies({k: w for k, w in bench.parameters.items() if k not in assignment.shared})
     return Local(
         model=bench.model,
         data=data,
         parameters=bench.parameters,
         buffers=bench.buffers,
-        start=copies(bench.parameters),
+        # Nobody writes to what was received, so it need not be copied.
+        start={k: own[k] if k in own else assignment.shared[k] for k in bench.parameters},
         notes=assignment.notes,
         memory=dict(memory),
         work=work,

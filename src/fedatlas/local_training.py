@@ -93,7 +93,7 @@ class ClientTraining:
 
     def batches(self) -> Iterator[Batch]:
         """Yield the round's minibatches as the model and all terms shall see them."""
-        for batch in minibatches(self.local, skip_single=self.bench.skips_single_examples):
+        for batch in minibatches(self.local, self.bench):
             for term in self.algorithm.objective:
                 batch = term.prepare(self.local, batch)
             yield batch
@@ -174,14 +174,14 @@ class Look:
         return gradients
 
 
-def minibatches(local: Local, *, skip_single: bool) -> Iterator[Batch]:
+def minibatches(local: Local, bench: Workbench) -> Iterator[Batch]:
     """Yield a round's minibatches: shuffled passes, the last short batch kept.
 
     A batch of one example is left out where normalisation over it would be undefined.
     """
     data, augment = local.data, local.work.augment
     device = data.labels.device
-    sizes, chosen = draw_order(local, skip_single)
+    sizes, chosen = draw_order(local, bench.skips_single_examples)
     if not sizes:
         return
     rng = generator(local.seed, "images", device=device)
@@ -196,7 +196,7 @@ def minibatches(local: Local, *, skip_single: bool) -> Iterator[Batch]:
         begin += sum(chunk)
         parts = zip(ready.inputs.split(chunk), ready.labels.split(chunk), chosen.split(chunk), strict=True)
         for inputs, labels, own in parts:
-            if augment is None:
+            if augment is None and bench.is_frozen_in_part:
                 data.show(inputs, own)
             yield Batch(inputs, labels)
 

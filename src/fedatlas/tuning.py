@@ -95,7 +95,7 @@ class Tuning:
         train_what_is_own(bench)
         torch.manual_seed(local.seed)
         losses = []
-        for batch in minibatches(local, skip_single=bench.skips_single_examples):
+        for batch in minibatches(local, bench):
             if self.names:
                 look = Look(self.algorithm, local, batch)
                 optimizer.step(list(bench.parameters.values()), slots, look, local.lr)
@@ -121,7 +121,7 @@ class Tuning:
 
         look = vmap(grad_and_value(loss))
         losses: list[Tensor] = []
-        streams = [minibatches(local, skip_single=bench.skips_single_examples) for local in opened]
+        streams = [minibatches(local, bench) for local in opened]
         for batches in zip(*streams, strict=True):
             inputs, labels, weights = _stacked(batches)
 
