@@ -47,6 +47,7 @@ def main() -> None:
         bases="FedAvg,FedAvgM",
         index_epochs=100,
         precision="float32",
+        compile=False,
         plan=False,
     )
     part = options.extra["part"]
@@ -62,7 +63,8 @@ def length(options: Options, *more: Sections) -> Sections:
     """Return how the runs differ from the paper's setting: the length, and further changes."""
     short = options.extra["length"] == "short" and not options.quick
     merged: Sections = {}
-    precise = {"training": {"precision": options.extra.get("precision", "float32")}}
+    engine = {"precision": options.extra.get("precision", "float32"), "compile": options.extra.get("compile", False)}
+    precise = {"training": engine}
     for change in (TESTED, precise, SHORT if short else {}, *more):
         for title, keys in change.items():
             merged[title] = {**merged.get(title, {}), **keys} if isinstance(keys, dict) else keys

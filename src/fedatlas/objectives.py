@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedatlas.errors import TrainingError, UsageError
+from fedatlas.models.classifier import inside_transformation
 from fedatlas.types import Cohort, Tensors
 
 if TYPE_CHECKING:
@@ -113,9 +114,11 @@ class ReceivedLoss(Term):
 
 def mean_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     """Return the mean cross-entropy over the batch, or over what its examples weigh."""
-    if batch.weights is None:
+    if batch.weights is None and not inside_transformation():
         return F.cross_entropy(logits, batch.labels)
-    return (F.cross_entropy(logits, batch.labels, reduction="none") * batch.weights).sum() / batch.weights.sum()
+    # Under vmap torch's own would be taken apart into many small operations.
+    losses = -logits.log_softmax(1).gather(1, batch.labels[:, None]).squeeze(1)
+    return losses.mean() if batch.weights is None else (losses * batch.weights).sum() / batch.weights.sum()
 
 
 def received_losses(cohort: Cohort, part: str) -> Tensor:

@@ -13,7 +13,14 @@ from papers.fedpce import figure_4, measuring, setting, table_1, table_2
 from papers.fedpce.measuring import client_figures, personalised
 from papers.tables import UNFINISHED, Options, Task, Variant, measure, render
 
-EXTRA = {"adapt_rounds": 40, "precision": "float32", "minutes": 0.0, "finish": False, "deadline": None}
+EXTRA = {
+    "adapt_rounds": 40,
+    "precision": "float32",
+    "compile": False,
+    "minutes": 0.0,
+    "finish": False,
+    "deadline": None,
+}
 
 
 def options(out: Path = Path("out"), **extra: object) -> Options:
