@@ -88,16 +88,19 @@ def play_round(
     seed: int,
     test_own: bool = False,
     watch: Stopwatch | None = None,
+    candidates: Sequence[int] | None = None,
 ) -> tuple[ServerState, RoundRecord]:
     """Play the next round and return the new state and what happened.
 
-    ``test_own`` scores clients' own models too; ``watch`` is told when a stage ends.
+    ``test_own`` scores clients' own models too; ``watch`` is told when a stage ends. ``candidates`` are the clients
+    that may take part, for a caller who knows them: among very many, finding those who are not held out takes time.
     """
     watch = watch or Stopwatch()
     number = state.round + 1
     memory = dict(state.memory)
 
-    candidates = [client.id for client in roster if not client.held_out]
+    if candidates is None:
+        candidates = candidates_of(roster)
     check_cohort_size(cohort_size, len(candidates))
     sampler = f"sampler/{algorithm.sampler.name}"
     drawn, memory[sampler] = algorithm.sampler.sample(
@@ -179,6 +182,11 @@ def play_round(
     shared = add(state.shared, change)
     watch.lap("aggregation")
     return ServerState(round=number, shared=shared, buffers=buffers, memory=memory), record
+
+
+def candidates_of(roster: Roster) -> list[int]:
+    """Return the clients that may take part in a round."""
+    return [client.id for client in roster if not client.held_out]
 
 
 def _notes(algorithm: Algorithm, memory: Memory, client: ClientInfo) -> Memory:

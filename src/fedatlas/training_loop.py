@@ -15,7 +15,7 @@ from fedatlas.errors import TrainingError
 from fedatlas.evaluation import summarize
 from fedatlas.plan import TrainingPlan
 from fedatlas.progress import Progress
-from fedatlas.rounds import RoundRecord, Transport, initial_state, play_round
+from fedatlas.rounds import RoundRecord, Transport, candidates_of, initial_state, play_round
 from fedatlas.runs import RunWriter
 from fedatlas.seeds import Seeds
 from fedatlas.simulate import ClientRunner
@@ -69,6 +69,7 @@ class TrainingLoop:
         self.domains = {i: client.domain for i, client in enumerate(federation.clients)}
         shared, buffers = host.runner.bench.shared()
         self.state = initial_state(algorithm, shared, buffers, host.roster)
+        self.candidates = candidates_of(host.roster)
         self.cohort_size = plan.cohort_size(len(federation.training_ids))
         self.watch = Stopwatch()
         self.saved_round = 0
@@ -119,6 +120,7 @@ class TrainingLoop:
             seed=self.seeds.sampling,
             test_own=self.plan.test_own and evaluated,
             watch=watch,
+            candidates=self.candidates,
         )
         self.state = state
         self.host.commit()
