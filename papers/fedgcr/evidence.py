@@ -96,6 +96,7 @@ def main() -> None:
     restore([*trainings, *timed], options.out)
     machine = torch.cuda.get_device_name() if options.device.startswith("cuda") else "CPU"
     words = {"machine": f"{machine}, torch {torch.__version__}", "rounds": options.rounds, "quick": options.quick}
+    words |= {"precision": options.extra["precision"]}
     measure(timed, replace(options, jobs=1))
     measure(trainings, options)
     results = gather([*trainings, *timed], options.out)

@@ -16,6 +16,8 @@ HEADS = ("domain mean", "client mean", "sigma_type", "sigma_client")
 PRINTED = {"domain_mean": 0, "sigma_type": 1, "sigma_client": 2}
 """Which of the paper's three numbers a metric is; it has no mean over clients."""
 
+PRECISIONS = {"float32": "TF32 in matrix products", "bfloat16": "The network computed in bfloat16"}
+
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
@@ -35,8 +37,8 @@ def page(evidence: Mapping[str, Any]) -> str:
         "",
         *wrapped(
             f"{evidence['rounds']} rounds; seeds count from 0, and where there are several the figures are mean ± "
-            "sample standard deviation. In brackets: the paper, whose backbone is another. TF32 in matrix products; "
-            "q-FFL's `eta` is 1."
+            "sample standard deviation. In brackets: the paper, whose backbone is another. "
+            f"{PRECISIONS[evidence.get('precision', 'float32')]}; q-FFL's `eta` is 1."
         ),
         "",
     ]
