@@ -3,7 +3,7 @@ from typing import get_args
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import fedavg, fediir, fedmix, moon
@@ -13,6 +13,7 @@ from fedatlas.data.federation import Client, Federation
 from fedatlas.data.transforms import GaussianNoise
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.optimizers import SGD, Adam
+from fedatlas.simulate import Simulator
 from fedatlas.types import Assignment
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
@@ -79,7 +80,13 @@ def test_compiled_are_minibatches_of_full_size_and_the_result_is_the_same(
 
     def compiled(model: nn.Module, *, dynamic: bool) -> Network:
         assert not dynamic
-        return lambda inputs: seen.append(len(inputs)) or model(inputs)  # type: ignore[func-returns-value, no-any-return]
+
+        def counted(inputs: Tensor) -> tuple[Tensor, Tensor]:
+            seen.append(len(inputs))
+            features, logits = model(inputs)
+            return features, logits
+
+        return counted
 
     monkeypatch.setattr(torch, "compile", compiled)
     work = LocalWork(epochs=2, batch_size=8)
@@ -105,7 +112,7 @@ def test_compiled_training_differs_by_rounding_only() -> None:
 
 @pytest.mark.parametrize("algorithm", [fedmix(), fediir()], ids=lambda algorithm: algorithm.name)
 def test_what_differentiates_twice_is_not_compiled(algorithm: Algorithm) -> None:
-    with pytest.raises(UsageError, match=r"differentiates the network twice; .* Set training.compile to false"):
+    with pytest.raises(UsageError, match=r"needs second derivatives, .* Set training.compile to false"):
         play(algorithm, Norms(), blob_federation(), work=LocalWork(compile=True))
 
 
@@ -123,6 +130,13 @@ def test_the_twin_of_a_compiled_bench_has_a_model_of_its_own() -> None:
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(UsageError, match=r"float32, bfloat16, got 'half'"):
         LocalWork(precision="half")  # type: ignore[arg-type]
+
+
+def test_compile_is_a_truth_value_and_not_for_stacked_clients() -> None:
+    with pytest.raises(UsageError, match="compile must be true or false, got 'maybe'"):
+        LocalWork(compile="maybe")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="engine 'vmap' stacks clients and cannot use a compiled network"):
+        Simulator(fedavg(), Norms(), blob_federation(), work=LocalWork(compile=True), engine="vmap")
 
 
 def test_training_leaves_the_global_random_state_alone() -> None:

@@ -53,6 +53,8 @@ class LocalWork:
     def __post_init__(self) -> None:
         if self.precision not in get_args(Precision):
             raise UsageError(f"precision must be one of {', '.join(get_args(Precision))}, got {self.precision!r}.")
+        if not isinstance(self.compile, bool):
+            raise UsageError(f"compile must be true or false, got {self.compile!r}.")
         for title in ("epochs", "steps", "batch_size"):
             value = getattr(self, title)
             if value is not None and value < 1:
@@ -135,7 +137,7 @@ class Workbench:
     """One model, reused for every client, with its state sorted into shared and personal."""
 
     def __init__(self, model: nn.Module, algorithm: Algorithm, *, compile: bool = False) -> None:
-        self.model = model
+        self.model, self._algorithm = model, algorithm
         self.compiled: Network | None = compiled_network(model, algorithm) if compile else None
         self.parameters: Tensors = {k: w for k, w in model.named_parameters() if w.requires_grad}
         self.buffers: Tensors = {k: b for k, b in model.named_buffers() if k in floating_buffers(model)}
@@ -145,8 +147,8 @@ class Workbench:
         )
         everything = {**self.parameters, **self.buffers}
         self.initial: Tensors = {k: everything[k].detach().clone() for k in everything}
-        # A counter restarts with every client: it neither travels nor is averaged.
         self.is_frozen_in_part = any(not w.requires_grad for w in model.parameters())
+        # A counter restarts with every client: it neither travels nor is averaged.
         self._counters = [(b, b.clone()) for k, b in model.named_buffers() if k not in self.buffers]
         self.skips_single_examples = any(
             isinstance(m, nn.modules.batchnorm._BatchNorm | nn.modules.instancenorm._InstanceNorm)
@@ -161,7 +163,7 @@ class Workbench:
         finally:
             self.compiled = compiled
         if compiled is not None:
-            twin.compiled = torch.compile(twin.model, dynamic=False)
+            twin.compiled = compiled_network(twin.model, self._algorithm)
         return twin
 
     def shared(self) -> tuple[Tensors, Tensors]:
@@ -303,7 +305,7 @@ def compiled_network(model: nn.Module, algorithm: Algorithm) -> Network:
     for term in algorithm.objective:
         if term.differentiates_twice:
             raise UsageError(
-                f"{algorithm.name}: {type(term).__name__} differentiates the network twice; compiled code cannot be. "
+                f"{algorithm.name}: {type(term).__name__} needs second derivatives, which compiled networks lack. "
                 "Set training.compile to false."
             )
     network: Network = torch.compile(model, dynamic=False)

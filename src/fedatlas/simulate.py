@@ -326,9 +326,13 @@ def choose_engine(engine: Engine, runner: ClientRunner, workers: int) -> Engine:
     if engine == "auto":
         if device.type == "cpu":
             return "workers" if workers > 1 else "loop"
-        return "vmap" if gains_from_stacking(runner) else "graph"
+        return "vmap" if gains_from_stacking(runner) and not runner.work.compile else "graph"
     if engine == "graph" and device.type != "cuda":
         raise UsageError(f"engine 'graph' replays CUDA graphs and needs a GPU, got device {device}; use 'auto'.")
+    if engine == "vmap" and runner.work.compile:
+        raise UsageError(
+            "engine 'vmap' stacks clients and cannot use a compiled network; set training.compile to false."
+        )
     return engine
 
 
