@@ -1,5 +1,6 @@
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fedatlas.cli import app
+from fedatlas.config import Config
 from fedatlas.runs import Run
 
 SMALL = ["--model", "mlp", "--set", "training.rounds=2", "--set", "model.hidden=[8]", "--workers", "1"]
@@ -48,6 +50,15 @@ def test_a_run_goes_on_from_its_folder_alone(arrays: Path, tmp_path: Path) -> No
     result = invoke("train", "--folder", folder, "--resume", "--rounds", 4)
     assert result.exit_code == 0, result.output
     assert [entry["round"] for entry in Run(folder).rounds] == [1, 2, 3, 4]
+
+
+def test_compare_reads_the_data_of_a_seed_once(arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    own, made = shutil.copy(arrays, tmp_path / "own.npz"), Config.dataset
+    monkeypatch.setattr(Config, "dataset", lambda self: read.append(self.values["seed"]) or made(self))
+    seeds = ["--seeds", "0,1"]
+    invoke("compare", "fedavg", "fedprox", "fedlc", "--data", own, *SMALL, *seeds, "--folder", tmp_path / "all")
+    assert read == [0, 1]
 
 
 def test_compare_prints_one_row_an_algorithm(arrays: Path, tmp_path: Path) -> None:

@@ -112,8 +112,8 @@ def compare(
             top / f"{name}-{seed}": Config.load(
                 config, set_ or (), **_sections(name, data, data_folder, model, rounds, seed)
             )
-            for name in (ALGORITHMS if algorithms == ["all"] else algorithms)
             for seed in _seed_list(seeds)
+            for name in (ALGORITHMS if algorithms == ["all"] else algorithms)
         }
         for where, one in list(settings.items()) if algorithms == ["all"] else []:
             if needed := one.missing_model():
@@ -268,7 +268,7 @@ def run_config(
     from fedatlas.training import train_run
 
     model, options = config.model()
-    federation = config.federation()
+    federation = _federation(config)
     atlas = None
     if (make := config.atlas_settings()) is not None:
         here: dict[str, Any] = {"device": device, "workers": workers, "progress": show}
@@ -300,6 +300,19 @@ def run_config(
             soft_wrap=True,
         )
         raise typer.Exit(130) from None
+
+
+_last_federation: list[Any] = []
+"""What made the federation of the last run of this process, and the federation."""
+
+
+def _federation(config: Any) -> Any:
+    """Return a config's federation: the last run's if this one's is made alike, so that `compare` reads data once."""
+    recipe = (config.values["data"], config.seeds().partition)
+    if not _last_federation or _last_federation[0] != recipe:
+        _last_federation.clear()
+        _last_federation[:] = recipe, config.federation()
+    return _last_federation[1]
 
 
 def try_config(config: Any, folder: Path, **machine: Any) -> Any:
