@@ -1,0 +1,45 @@
+"""Prints what a round of every algorithm costs, as a Markdown table.
+
+python docs/evidence/round_seconds.py configs/cifar10-dirichlet.toml --rounds 6 --device cuda
+
+The first FedAvg is not counted: a GPU's libraries load what they need when they first meet a shape. What is counted is
+the median of a run's rounds after the second, by when steps are captured; the data are read once for all.
+"""
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.cli import run_config
+from fedatlas.config import Config
+
+
+def main() -> None:
+    """Train a few rounds of each and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    training = {"rounds": options.rounds, "evaluate_every": options.rounds}
+    base = 0.0
+    print("| algorithm | ms a round | x fedavg | engine | left to a slower one |\n|---|---|---|---|---|", flush=True)
+    for number, name in enumerate(["fedavg", *ALGORITHMS]):
+        settings = Config.load(options.config, algorithm={"name": name}, training=training)
+        if settings.missing_model():
+            continue
+        machine = {"device": options.device, "workers": None, "engine": "auto", "resume": False, "overwrite": False}
+        with tempfile.TemporaryDirectory() as folder:
+            run = run_config(settings, Path(folder) / name, **machine, show=False)
+            timings, engine = run.timings, run.resolved["machine"]["engine"]
+        took = statistics.median(entry["train"] for entry in timings[2:])
+        base = base if number > 1 else took
+        left = "; ".join(timings[-1].get("fallbacks", {}))
+        if number:
+            print(f"| `{name}` | {1e3 * took:.0f} | {took / base:.2f} | {engine} | {left} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
