@@ -28,5 +28,5 @@ def test_the_benchmark_for_a_gpu_also_runs_on_a_cpu(tmp_path: Path) -> None:
     _run("gpu.py", "--tiny", "--device", "cpu", "--only", "D,E", "--out", str(tmp_path))
     found = json.loads((tmp_path / "results.json").read_text())
     engines = {"E, plain loop", "E, our engine", "E, our engine, compiled"}
-    assert found.keys() == {"D", *engines, "E, centralised, batch 6"}
+    assert found.keys() == {"D, float32", "D, bfloat16", *engines, "E, centralised, batch 6"}
     assert all(told["samples_per_second"] > 0 for (told,) in found.values())

@@ -22,7 +22,7 @@ from fedatlas.graphs import Recorder, UncapturableError, Work, structure
 from fedatlas.local_training import draw_order, training_error
 from fedatlas.objectives import Term
 from fedatlas.optimizers import LocalOptimizer
-from fedatlas.seeds import derive, generator
+from fedatlas.seeds import derive, generator, seeded
 from fedatlas.stacking import Stack, StackedStep
 from fedatlas.types import Memory, Tensors, Upload
 
@@ -169,8 +169,8 @@ class CohortEngine:
         # What went wrong above may have left a step half made: it is kept only now.
         self._steps[whole] = step
         step.rate.fill_(group[0].local.lr)
-        with torch.random.fork_rng(devices=[step.rate.device] if step.rate.is_cuda else []):
-            torch.manual_seed(derive(self.seed, "cohort", group[0].local.round, *(c.local.data.name for c in group)))
+        seed = derive(self.seed, "cohort", group[0].local.round, *(c.local.data.name for c in group))
+        with seeded(seed, step.rate.device):
             losses = torch.stack([step(*batches.at(number)) for number in range(batches.steps)])
         return self._finish(group, optimizer, step.stack, losses, batches.active)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from fedatlas.client import OPTIMIZER, PERSONAL, ClientData, Local, LocalWork, W
 from fedatlas.errors import TrainingError
 from fedatlas.objectives import Batch
 from fedatlas.optimizers import Rate
-from fedatlas.seeds import generator
+from fedatlas.seeds import generator, seeded
 from fedatlas.types import Assignment, Memory, Upload
 
 CHUNK_BYTES = {"cpu": 2**20, "cuda": 2**26}
@@ -74,22 +74,9 @@ class ClientTraining:
         for term in algorithm.objective:
             term.begin(local)
 
-    @contextmanager
-    def randomness(self) -> Iterator[None]:
+    def randomness(self) -> AbstractContextManager[None]:
         """Give dropout and other randomness inside the model this client's own seed."""
-        device = self.data.labels.device
-        generators = [torch.default_generator]
-        if device.type == "cuda":
-            generators.append(torch.cuda.default_generators[device.index or 0])
-        # By hand, as torch.manual_seed looks after every kind of device there might be, which takes a millisecond.
-        states = [one.get_state() for one in generators]
-        try:
-            for one in generators:
-                one.manual_seed(self.local.seed)
-            yield
-        finally:
-            for one, state in zip(generators, states, strict=True):
-                one.set_state(state)
+        return seeded(self.local.seed, self.data.labels.device)
 
     def batches(self) -> Iterator[Batch]:
         """Yield the round's minibatches as the model and all terms shall see them."""

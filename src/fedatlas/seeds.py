@@ -9,6 +9,8 @@ So a result does not depend on the number of workers, the order of arrival, or w
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +26,23 @@ def derive(seed: int, *path: int | str) -> int:
 def generator(seed: int, *path: int | str, device: torch.device | str = "cpu") -> torch.Generator:
     """Return a torch generator for one place."""
     return torch.Generator(device=device).manual_seed(derive(seed, *path))
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Give torch's global generators a seed, for layers that draw from them, and their old states afterwards."""
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    # By hand, as torch.manual_seed looks after every kind of device there might be, which takes a millisecond.
+    states = [one.get_state() for one in generators]
+    try:
+        for one in generators:
+            one.manual_seed(seed)
+        yield
+    finally:
+        for one, state in zip(generators, states, strict=True):
+            one.set_state(state)
 
 
 def numpy_generator(seed: int, *path: int | str) -> np.random.Generator:

@@ -256,45 +256,57 @@ def stacked_convolution(
     if torch.is_autocast_enabled(inputs.device.type):
         dtype = torch.get_autocast_dtype(inputs.device.type)
         inputs, weight = inputs.to(dtype), weight.to(dtype)
-    found: Tensor = _Convolution.apply(inputs, weight, tuple(padding))  # type: ignore[no-untyped-call]
-    return found if bias is None else found + bias.view(-1, 1, 1)
+    found, _ = _Convolution.apply(inputs, weight, tuple(padding))  # type: ignore[no-untyped-call]
+    made: Tensor = found if bias is None else found + bias.view(-1, 1, 1)
+    return made
 
 
 class _Convolution(torch.autograd.Function):
-    """A convolution of stride 1 whose stacked form is one product of stacked matrices.
+    """A convolution of stride 1 whose stacked form is one product of stacked matrices, as is its filters' gradient.
 
-    cuDNN would take one client's filters after another.
+    cuDNN would take one client's filters after another. The second result is the first product's left side: what lies
+    under each filter, a row for each pixel; nothing where clients are not stacked.
     """
 
     @staticmethod
-    def forward(inputs: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
+    def forward(inputs: Tensor, weight: Tensor, padding: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Return the convolution."""
-        return torch.conv2d(inputs, weight, None, 1, padding)
+        return torch.conv2d(inputs, weight, None, 1, padding), inputs.new_empty(0)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         """Keep what the gradients need."""
-        ctx.save_for_backward(inputs[0], inputs[1])
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(inputs[0], inputs[1], output[1])
         ctx.padding = inputs[2]
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         """Return the gradients by inputs and weight."""
-        inputs, weight = ctx.saved_tensors
-        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False]
-        by_inputs, by_weight, _ = torch.ops.aten.convolution_backward(
-            slopes[0], inputs, weight, None, [1, 1], list(ctx.padding), [1, 1], False, [0, 0], 1, wanted
-        )
+        inputs, weight, patches = ctx.saved_tensors
+        stacked = patches.numel() > 0
+        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1] and not stacked, False]
+        by_inputs = by_weight = None
+        if any(wanted):
+            by_inputs, by_weight, _ = torch.ops.aten.convolution_backward(
+                slopes[0], inputs, weight, None, [1, 1], list(ctx.padding), [1, 1], False, [0, 0], 1, wanted
+            )
+        if stacked and ctx.needs_input_grad[1]:
+            filters, channels, high, wide = weight.shape
+            with _ProductsLikeConvolutions():
+                product = patches.T @ slopes[0].permute(0, 2, 3, 1).reshape(-1, filters)
+            by_weight = product.view(high, wide, channels, filters).permute(3, 2, 0, 1)
         return by_inputs, by_weight, None
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], inputs: Tensor, weight: Tensor, padding: tuple[int, int]
-    ) -> tuple[Tensor, int]:
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int | None]]:
         """Return the convolutions of all clients, the clients first."""
         if in_dims[1] is None:
             x = inputs.movedim(in_dims[0] or 0, 0)
-            return torch.conv2d(x.flatten(0, 1), weight, None, 1, padding).unflatten(0, x.shape[:2]), 0
+            made = torch.conv2d(x.flatten(0, 1), weight, None, 1, padding).unflatten(0, x.shape[:2])
+            return (made, inputs.new_empty(0)), (0, None)
         w = weight.movedim(in_dims[1], 0)
         x = inputs.expand(len(w), *inputs.shape) if in_dims[0] is None else inputs.movedim(in_dims[0], 0)
         # Channels last, so that the pixels under a filter are few long rows.
@@ -307,5 +319,19 @@ class _Convolution(torch.autograd.Function):
             (clients, images, rows, columns, high, wide, channels),
             (step[0], step[1], step[2], step[3], step[2], step[3], step[4]),
         ).reshape(clients, images * rows * columns, high * wide * channels)
-        found = torch.bmm(patches, w.permute(0, 3, 4, 2, 1).reshape(clients, -1, filters))
-        return found.view(clients, images, rows, columns, filters).permute(0, 1, 4, 2, 3), 0
+        with _ProductsLikeConvolutions():
+            found = torch.bmm(patches, w.permute(0, 3, 4, 2, 1).reshape(clients, -1, filters))
+        made = found.view(clients, images, rows, columns, filters).permute(0, 1, 4, 2, 3)
+        return (made, patches), (0, 0)
+
+
+class _ProductsLikeConvolutions:
+    """Lets products of float32 be rounded as cuDNN rounds convolutions, to TF32 unless a user forbids it."""
+
+    def __enter__(self) -> None:
+        self._before = torch.backends.cuda.matmul.fp32_precision
+        if torch.backends.cudnn.conv.fp32_precision == "tf32":  # type: ignore[attr-defined]
+            torch.backends.cuda.matmul.fp32_precision = "tf32"
+
+    def __exit__(self, *_: object) -> None:
+        torch.backends.cuda.matmul.fp32_precision = self._before
