@@ -12,7 +12,6 @@ from fedatlas.adapting import Adapted, Adapter, adapt
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import fedavg, fedbn, fedper, fedprox
 from fedatlas.algorithms.fedpce import fedpce
-from fedatlas.cli import run_config
 from fedatlas.client import LocalWork
 from fedatlas.config import Config
 from fedatlas.data import Augment, Dataset, Federation
@@ -23,6 +22,7 @@ from fedatlas.models.conditioned import ConditionedClassifier
 from fedatlas.optimizers import SGD, Adam
 from fedatlas.personalised import load_personalised, read_about
 from fedatlas.rehearsal import tiny_federation
+from fedatlas.running import run_config
 from fedatlas.runs import Run
 from fedatlas.training import train
 from fedatlas.tuning import Tuning

@@ -13,6 +13,7 @@ from fedatlas.algorithms import fedavg
 from fedatlas.errors import RunFolderError, TrainingError
 from fedatlas.runs import Run
 from fedatlas.seeds import Seeds
+from fedatlas.simulate import ClientRunner
 from fedatlas.training import train
 from killable import main
 from tiny import Norms, blob_federation, same_bits
@@ -89,16 +90,14 @@ def test_ctrl_c_keeps_finished_rounds_and_resumes_to_the_same_bits(
     tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _short(tmp_path / "whole", evaluate_every=3)
-    import fedatlas.simulate
-
-    original = fedatlas.simulate.train_client
+    original = ClientRunner.train
     clock = InterruptedClock(at)
 
     def interrupted(*arguments: object) -> object:
         clock()
         return original(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(fedatlas.simulate, "train_client", interrupted)
+    monkeypatch.setattr(ClientRunner, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         _short(tmp_path / "stopped", evaluate_every=3)
     monkeypatch.undo()
@@ -111,16 +110,14 @@ def test_ctrl_c_keeps_finished_rounds_and_resumes_to_the_same_bits(
 
 
 def test_a_training_that_breaks_keeps_the_rounds_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import fedatlas.simulate
-
-    original, calls = fedatlas.simulate.train_client, iter(range(1000))
+    original, calls = ClientRunner.train, iter(range(1000))
 
     def breaks(*arguments: object) -> object:
         if next(calls) == 15:
             raise TrainingError("loss is nan", client="client-3", round=3, stage="training")
         return original(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(fedatlas.simulate, "train_client", breaks)
+    monkeypatch.setattr(ClientRunner, "train", breaks)
     with pytest.raises(TrainingError, match="client client-3, round 3, training: loss is nan"):
         _short(tmp_path / "broken", rounds=8, evaluate_every=8)
     assert Run(tmp_path / "broken").checkpoint().state.round == 2

@@ -102,6 +102,9 @@ def test_many_small_tasks_and_few_large_ones_come_back_in_order(numbers: int) ->
         def echo(self, position: int, content: bytes) -> tuple[int, bytes]:
             return position, content
 
+        def new_refusals(self) -> dict[str, int]:
+            return {}
+
     pool = WorkerPool(Echo(), 2)  # type: ignore[arg-type]
     try:
         tasks = [Task("echo", (i, bytes(8 * numbers)), cost=i % 3) for i in range(20)]

@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.cli import run_config
 from fedatlas.config import Config
+from fedatlas.running import run_config
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ RoundsOption = Annotated[int | None, typer.Option("--rounds", "-r", help="How ma
 SeedOption = Annotated[int | None, typer.Option("--seed", help="The seed of partition, model, sampling and batches.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
 EngineOption = Annotated[
-    str, typer.Option("--engine", help="How clients run: auto, loop, workers, graph (CUDA), vmap (stacked).")
+    str, typer.Option("--engine", help="How clients run: auto, loop, workers, graph (recorded), vmap (stacked).")
 ]
 WorkersOption = Annotated[int | None, typer.Option("--workers", "-w", help="Processes on a CPU; default one a core.")]
 FolderOption = Annotated[Path | None, typer.Option("--folder", "-f", help="Where the run is kept.")]
@@ -68,6 +68,7 @@ def train(
 ) -> None:
     """Train one algorithm and keep the run in a folder."""
     from fedatlas.config import Config
+    from fedatlas.running import default_folder, run_config
 
     with friendly():
         sections = _sections(algorithm, data, data_folder, model, rounds, seed) | _atlas_section(atlas, use)
@@ -105,6 +106,7 @@ def compare(
     from fedatlas.algorithms import ALGORITHMS
     from fedatlas.config import Config
     from fedatlas.report import write_report
+    from fedatlas.running import run_side_by_side, try_config
 
     with friendly():
         top = folder or Path("runs") / "compare"
@@ -247,108 +249,6 @@ def report(
         found = [Run(folder) for folder in runs]
         print_results(found)
         output.print(f"report: {write_report(found, to or runs[0] / 'report.html')}", highlight=False, soft_wrap=True)
-
-
-def run_config(
-    config: Any,
-    folder: Path,
-    *,
-    device: str,
-    workers: int | None,
-    engine: Any,
-    resume: bool,
-    overwrite: bool,
-    show: bool | None = None,
-    profile: bool = False,
-) -> Any:
-    """Train what a config says, and say how to resume when it is interrupted."""
-    from fedatlas.atlas.making import kept_atlas, make_atlas
-    from fedatlas.progress import make_progress
-    from fedatlas.runs import ATLAS
-    from fedatlas.training import train_run
-
-    model, options = config.model()
-    federation = _federation(config)
-    atlas = None
-    if (make := config.atlas_settings()) is not None:
-        here: dict[str, Any] = {"device": device, "workers": workers, "progress": show}
-        atlas = kept_atlas(folder / ATLAS, lambda: make_atlas(federation, **make, **here), resume=resume)
-    algorithm = config.algorithm(atlas)
-    try:
-        return train_run(
-            federation,
-            algorithm,
-            model=model,
-            model_options=options,
-            work=config.work(),
-            plan=config.plan(),
-            seeds=config.seeds(),
-            device=device,
-            workers=workers,
-            engine=engine,
-            profile=profile,
-            folder=folder,
-            resume=resume,
-            overwrite=overwrite,
-            progress=make_progress(show, algorithm.name, config.plan().rounds),
-            config=config.to_toml(),
-        )
-    except KeyboardInterrupt:
-        errors.print(
-            f"\nStopped; finished rounds are kept. Go on with: fedatlas train --folder {folder} --resume",
-            highlight=False,
-            soft_wrap=True,
-        )
-        raise typer.Exit(130) from None
-
-
-_last_federation: list[Any] = []
-"""What made the federation of the last run of this process, and the federation."""
-
-
-def _federation(config: Any) -> Any:
-    """Return a config's federation: the last run's if this one's is made alike, so that `compare` reads data once."""
-    recipe = (config.values["data"], config.seeds().partition)
-    if not _last_federation or _last_federation[0] != recipe:
-        _last_federation.clear()
-        _last_federation[:] = recipe, config.federation()
-    return _last_federation[1]
-
-
-def try_config(config: Any, folder: Path, **machine: Any) -> Any:
-    """Return the run, or the error with which its training broke, so that the others still run."""
-    try:
-        return run_config(config, folder, **machine)
-    except TrainingError as error:
-        return error
-
-
-def run_side_by_side(settings: dict[Path, Any], jobs: int, machine: dict[str, Any]) -> list[Any]:
-    """Train several configs at a time, each in a process of its own, and return the runs in the given order."""
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    from fedatlas.progress import Bar
-
-    # One thread of work a run: the runs share the cores, and their number does not change a bit.
-    machine = {**machine, "workers": machine["workers"] or 1}
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool, Bar("compare", len(settings)) as bar:
-        futures = [pool.submit(try_config, one, where, **machine, show=False) for where, one in settings.items()]
-        try:
-            for done, future in enumerate(futures, 1):
-                future.result()
-                bar.advance(done, {})
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        return [future.result() for future in futures]
-
-
-def default_folder(config: Any) -> Path:
-    """Return where a run goes when nobody said."""
-    values = config.values
-    source = Path(str(values["data"]["source"])).stem
-    return Path("runs") / f"{source}-{values['algorithm']['name']}-{values['seed']}"
 
 
 def print_results(runs: list[Any]) -> None:

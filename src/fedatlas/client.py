@@ -105,7 +105,9 @@ class ClientData:
                 inputs = self.client.transform(inputs, rng)
             if self.federation.data.mean:
                 mean, std = self._statistics
-                inputs = inputs.sub(mean).div_(std)
+                # What comes of a transform may be somebody else's; what was made here is changed where it is.
+                own = augment is None and self.client.transform is None
+                inputs = (inputs.sub_(mean) if own else inputs.sub(mean)).div_(std)
         if self.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         return Batch(inputs, self.labels[indices])

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.client import OPTIMIZER, Local, LocalWork, Workbench, copies
-from fedatlas.graphs import Recorder, UncapturableError, Work, structure
+from fedatlas.graphs import Work, structure
 from fedatlas.local_training import draw_order, training_error
 from fedatlas.objectives import Term
 from fedatlas.optimizers import LocalOptimizer
+from fedatlas.recorders import Recorder, UncapturableError
 from fedatlas.seeds import derive, generator, seeded
 from fedatlas.stacking import Stack, StackedStep
 from fedatlas.types import Memory, Tensors, Upload

@@ -1,31 +1,30 @@
-"""The graph engine: a client's step is captured once as a CUDA graph and replayed, for several clients at a time.
+"""The graph engine: a client's step is captured once and replayed; on a GPU for several clients at a time.
 
 A lane is a model of its own on a stream of its own. What a step reads and writes lies in the lane's fixed places (a
-stage); a client's values are copied there, so that one capture serves all clients, rounds and learning rates. A graph
-is captured when a size of minibatch is seen a second time; the first one runs as it is, which also warms the libraries
-up. What cannot be captured runs as it is, and the engine says why.
+stage); a client's values are copied there, so that one capture serves all clients and rounds. A size of minibatch is
+captured when its recorder finds that worth it; until then, and where it cannot be captured, a step runs as it is, and
+the engine says why it could not.
 
 The kernels are those of the plain loop, in its order, so the bits are the same.
 """
 
 from __future__ import annotations
 
-import gc
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from fedatlas.client import ClientData, Local, Workbench
-from fedatlas.errors import FedatlasError
 from fedatlas.kept import follow
 from fedatlas.local_training import ClientTraining, Look
 from fedatlas.objectives import Batch
 from fedatlas.optimizers import Rate
+from fedatlas.recorders import Recorder, UncapturableError
 from fedatlas.types import Assignment, Memory, Tensors, Upload
 
 MOST_LANES = 5
@@ -45,81 +44,6 @@ class Work(NamedTuple):
     assignment: Assignment
     memory: Memory
     cost: float
-
-
-class UncapturableError(FedatlasError):
-    """A step reads something that a replay for another client would not see."""
-
-
-class Recorder(Protocol):
-    """Captures what a function enqueues, and replays it."""
-
-    def stream(self) -> AbstractContextManager[object]:
-        """Return the context in which all of a lane's work is enqueued."""
-        ...
-
-    def begin(self) -> None:
-        """Wait for what the server has enqueued."""
-        ...
-
-    def end(self) -> None:
-        """Let the server wait for what the lane has enqueued."""
-        ...
-
-    def room(self) -> bool:
-        """Tell whether there is memory for one more lane."""
-        ...
-
-    def capture(self, function: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
-        """Return how to replay the function, and the tensor in which a replay leaves its result."""
-        ...
-
-
-class CudaRecorder:
-    """Captures on a stream of its own; its graphs share their memory, as they never run at the same time."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device)
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def stream(self) -> AbstractContextManager[object]:
-        """Return the context of the stream."""
-        return torch.cuda.stream(self._stream)
-
-    def begin(self) -> None:
-        """Wait for what the server has enqueued."""
-        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
-
-    def end(self) -> None:
-        """Let the server wait for what this lane has enqueued."""
-        torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
-
-    def room(self) -> bool:
-        """Tell whether what this process holds would fit once more; one lane takes less than that."""
-        free, _ = torch.cuda.mem_get_info(self._stream.device)
-        return free > 1.5 * torch.cuda.memory_reserved(self._stream.device)
-
-    def capture(self, function: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
-        """Capture without ``torch.cuda.graph``, which would stop all lanes and empty the cache each time."""
-        graph = torch.cuda.CUDAGraph()
-        collecting = gc.isenabled()
-        gc.disable()  # an old graph that is collected meanwhile would be freed into the capture
-        try:
-            return graph.replay, self._record(graph, function)
-        finally:
-            if collecting:
-                gc.enable()
-
-    def _record(self, graph: torch.cuda.CUDAGraph, function: Callable[[], Tensor]) -> Tensor:
-        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-        try:
-            result = function()
-        except BaseException:
-            with suppress(RuntimeError):  # a broken capture says so once more; the first reason is the one to tell
-                graph.capture_end()
-            raise
-        graph.capture_end()
-        return result
 
 
 class Unknown:
@@ -150,7 +74,7 @@ class Stage:
                 part: {k: torch.empty_like(t, device=device) for k, t in named.items()} for part, named in parts.items()
             }
             self._pairs += [(kind, part, name) for part, named in parts.items() for name in named]
-        self._places = places
+        self._places, self._read = places, self._pairs
         self._copied: dict[tuple[str, str, str], Tensor] = {}
         self.state: Tensors = {k: v.to(device, copy=True) for k, v in training.state.items()}
         self.slots = training.optimizer.slots(self.state, list(training.bench.parameters))
@@ -168,7 +92,8 @@ class Stage:
             lr=cast(float, Unknown("lr")),
         )
         self.graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
-        self.seen: set[Hashable] = set()
+        self.taken: dict[Hashable, tuple[int, float]] = {}
+        """How many steps of a kind ran as they are, and for how many seconds."""
 
     def enter(self, training: ClientTraining) -> None:
         """Copy a client's values to their places; its optimizer steps here from now on."""
@@ -182,7 +107,7 @@ class Stage:
     def refresh(self, local: Local) -> None:
         """Copy what has changed since the last step: all at first, then what a term prepares for every batch."""
         targets, sources = [], []
-        for kind, part, name in self._pairs:
+        for kind, part, name in self._read:
             source = parts_of(local, kind)[part][name]
             if self._copied.get((kind, part, name)) is not source:
                 self._copied[kind, part, name] = source
@@ -190,6 +115,11 @@ class Stage:
                 sources.append(source)
         if targets:
             torch._foreach_copy_(targets, sources)
+
+    def narrow(self, reads: Callable[[Tensor], bool]) -> None:
+        """Leave out of ``refresh`` what no captured step reads."""
+        self._read = [(kind, part, name) for kind, part, name in self._pairs if reads(self._places[kind][part][name])]
+        self._copied = {}
 
     def leave(self, training: ClientTraining) -> None:
         """Give the client its optimizer's state back."""
@@ -208,17 +138,29 @@ class Lane:
     def __init__(self, bench: Workbench, recorder: Recorder) -> None:
         self.bench, self.recorder = bench, recorder
         self._stages: dict[Hashable, Stage] = {}
+        self._rules: dict[Hashable, int] = {}
+        """The optimizers and fixed rates that were met, numbered: a number is quicker to look up."""
+        self.refused: dict[str, int] = {}
+        """Why steps were not captured, where the lane works alone."""
+
+    def train(self, training: ClientTraining) -> tuple[Upload, Memory]:
+        """Train a client to the end and return what it sends and remembers; no other is in flight."""
+        with self.recorder.stream(), training.randomness(), torch.no_grad():
+            self.run(training, self.refused)
+        return training.finish()
 
     def run(self, training: ClientTraining, refused: dict[str, int]) -> bool:
         """Enqueue all of a client's steps; tell whether the model drew random numbers."""
         stage: Stage | None = None
         device = training.data.labels.device
+        rule = (training.optimizer, None if isinstance(training.lr, Tensor) else training.lr)
+        number = self._rules.setdefault(rule, len(self._rules))
         before = _offset(device)
         for batch in training.batches():
             if stage is None:
                 stage = self._stage(training)
                 stage.enter(training)
-            self._step(stage, training, batch, refused)
+            self._step(stage, training, batch, number, refused)
         drew = _offset(device) != before
         if stage is not None:
             stage.leave(training)
@@ -230,24 +172,28 @@ class Lane:
             self._stages[key] = Stage(training)
         return self._stages[key]
 
-    def _step(self, stage: Stage, training: ClientTraining, batch: Batch, refused: dict[str, int]) -> None:
-        rate = None if isinstance(training.lr, Tensor) else training.lr
-        key = (batch.inputs.shape, batch.inputs.dtype, batch.labels.shape, training.optimizer, rate)
+    def _step(self, stage: Stage, training: ClientTraining, batch: Batch, rule: int, refused: dict[str, int]) -> None:
+        key = (batch.inputs.shape, batch.inputs.dtype, batch.labels.shape, rule)
         graph = stage.graphs.get(key)
-        if graph is None and key in stage.seen and not refused:
-            graph = self._capture(stage, training, batch, refused)
-            if graph is not None:
-                stage.graphs[key] = graph
-                if len(stage.graphs) > MOST_GRAPHS:
-                    stage.graphs.popitem(last=False)
         if graph is None:
-            stage.seen.add(key)
+            steps, seconds = stage.taken.get(key, (0, 0.0))
+            if not refused and self.recorder.worth(steps, seconds):
+                graph = self._capture(stage, training, batch, refused)
+                if graph is not None:
+                    stage.graphs[key] = graph
+                    stage.narrow(self.recorder.reads)
+                    if len(stage.graphs) > MOST_GRAPHS:
+                        stage.graphs.popitem(last=False)
+        if graph is None:
+            began = time.perf_counter()
             training.step(batch)
+            stage.taken[key] = (steps + 1, seconds + time.perf_counter() - began)
             return
         stage.graphs.move_to_end(key)
         stage.refresh(training.local)
         graph.inputs.copy_(batch.inputs)
-        follow(graph.inputs, batch.inputs, self.bench.model)
+        if self.bench.is_frozen_in_part:
+            follow(graph.inputs, batch.inputs, self.bench.model)
         graph.labels.copy_(batch.labels)
         graph.replay()
         training.took(graph.loss.clone())

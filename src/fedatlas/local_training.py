@@ -124,13 +124,13 @@ class ClientTraining:
         if not self.losses:
             return 0.0
         losses = torch.stack(self.losses)
-        mean = losses.double().mean()
-        broken = ~torch.stack(torch._foreach_norm(self.parameters)).isfinite().all()
-        mean_loss, is_broken = torch.stack([mean, broken.double()]).tolist()
+        # A sum of norms is finite if and only if all numbers are.
+        size = torch.stack(torch._foreach_norm(self.parameters)).sum()
+        mean_loss, whole = torch.stack([losses.double().mean(), size.double()]).tolist()
         if not math.isfinite(mean_loss):
             step = int((~losses.isfinite()).nonzero()[0])
             raise training_error(f"loss is {float(losses[step])} at step {step + 1} of {len(losses)}", self.local)
-        if is_broken:
+        if not math.isfinite(whole):
             raise training_error("a parameter is not finite after the last step", self.local)
         return float(mean_loss)
 

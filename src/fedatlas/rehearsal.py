@@ -18,7 +18,7 @@ from fedatlas.errors import AlgorithmCheckError, UsageError, unknown_name
 from fedatlas.models.classifier import Classifier
 from fedatlas.rounds import RoundRecord, ServerState, initial_state, play_round
 from fedatlas.seeds import derive, generator
-from fedatlas.simulate import Simulator
+from fedatlas.simulate import Engine, Simulator
 from fedatlas.types import Assignment, Memory, Tensors, Upload
 
 Kind = Literal["features", "images"]
@@ -82,7 +82,9 @@ class WatchedSimulator(Simulator):
 
     def __init__(self, algorithm: Algorithm, model: nn.Module, federation: Federation, workers: int) -> None:
         work = LocalWork(batch_size=8)
-        super().__init__(algorithm, model, federation, work=work, seed=SEED, workers=workers)
+        # Without recording steps, which takes for granted what is checked here.
+        engine: Engine = "workers" if workers > 1 else "loop"
+        super().__init__(algorithm, model, federation, work=work, seed=SEED, workers=workers, engine=engine)
         self.spoke = {name for client in self.roster for name in client.introduction}
         """The names under which something left a client."""
         self.lost: int | None = None

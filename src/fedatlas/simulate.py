@@ -27,15 +27,17 @@ from fedatlas.client import (
 from fedatlas.cohorts import CohortEngine, gains_from_stacking
 from fedatlas.data.federation import Federation
 from fedatlas.errors import TrainingError, UsageError, unknown_name
-from fedatlas.graphs import CudaRecorder, GraphEngine, Work
+from fedatlas.graphs import GraphEngine, Lane, Work
 from fedatlas.layout import prefers_channels_last
 from fedatlas.local_training import ClientTraining, train_client
 from fedatlas.objectives import Term
 from fedatlas.parts import ServerPart
 from fedatlas.process_memory import keep_freed_memory
 from fedatlas.profiling import train_timed
+from fedatlas.recorders import CudaRecorder
 from fedatlas.seeds import generator
 from fedatlas.stopwatch import Stopwatch
+from fedatlas.tapes import TapeRecorder
 from fedatlas.types import Assignment, ClientInfo, ClientScore, Memory, Tensors, Upload
 from fedatlas.workers import Task, WorkerPool, fork_available
 
@@ -60,8 +62,11 @@ class ClientRunner:
             model = cast(nn.Module, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
         self.bench = Workbench(model, algorithm, compile=work.compile)
         self._data: dict[int, ClientData] = {}
+        self.lane: Lane | None = None
+        """Where steps are recorded on a CPU, if they are."""
+        self._refusals_told = False
         self.profile = False
-        """Whether clients measure what takes how long."""
+        """Whether clients measure what takes how long; every step then runs as it is."""
 
     def data(self, client: int) -> ClientData:
         """Return a client's view of the examples."""
@@ -83,10 +88,19 @@ class ClientRunner:
         if self.profile:
             watch = Stopwatch()
             upload, memory = train_timed(self.begin(self.bench, assignment, memory), watch)
+        elif self.lane is not None:
+            upload, memory = self.lane.train(self.begin(self.bench, assignment, memory))
         else:
             data = self.data(assignment.client)
             upload, memory = train_client(self.algorithm, self.work, assignment, self.bench, memory, data, self.seed)
         return self.tested(assignment, upload, memory), memory
+
+    def new_refusals(self) -> dict[str, int]:
+        """Return why steps could not be recorded, what was not told yet."""
+        if self.lane is None or not self.lane.refused or self._refusals_told:
+            return {}
+        self._refusals_told = True  # after the first, nothing else is tried
+        return self.lane.refused
 
     def tested(self, assignment: Assignment, upload: Upload, memory: Memory) -> Upload:
         """Return a trained client's answer with the score of its own model, if the assignment asks for it."""
@@ -191,6 +205,8 @@ class Simulator:
         self.cohorts: CohortEngine | None = None
         if self.device.type == "cuda" and self.engine in ("graph", "vmap"):
             self.graphs = GraphEngine(self.runner.bench, self.runner.begin, lambda: CudaRecorder(self.device))
+        if self.device.type == "cpu" and self.engine == "graph":
+            self.runner.lane = Lane(self.runner.bench, TapeRecorder())
         if self.engine == "vmap":
             recorder = CudaRecorder(self.device) if self.device.type == "cuda" else None
             self.cohorts = CohortEngine(self.runner, recorder)
@@ -250,7 +266,9 @@ class Simulator:
 
     def fallbacks(self) -> dict[str, int]:
         """Return why an engine left clients to a slower one, if it did, and how often."""
-        engines = [engine for engine in (self.cohorts, self.graphs) if engine is not None]
+        engines = [
+            engine for engine in (self.cohorts, self.graphs, self.pool or self.runner.lane) if engine is not None
+        ]
         return {reason: count for engine in engines for reason, count in engine.refused.items()}
 
     def commit(self) -> None:
@@ -325,15 +343,23 @@ def choose_engine(engine: Engine, runner: ClientRunner, workers: int) -> Engine:
         raise unknown_name("engine", engine, ENGINES)
     if engine == "auto":
         if device.type == "cpu":
-            return "workers" if workers > 1 else "loop"
+            plain: Engine = "workers" if workers > 1 else "loop"
+            return plain if why_not_recorded(runner) else "graph"
         return "vmap" if gains_from_stacking(runner) and not runner.work.compile else "graph"
-    if engine == "graph" and device.type != "cuda":
-        raise UsageError(f"engine 'graph' replays CUDA graphs and needs a GPU, got device {device}; use 'auto'.")
+    if engine == "graph" and device.type == "cpu" and (reason := why_not_recorded(runner)):
+        raise UsageError(f"engine 'graph' cannot record steps on a CPU, as {reason}; use 'auto'.")
     if engine == "vmap" and runner.work.compile:
         raise UsageError(
             "engine 'vmap' stacks clients and cannot use a compiled network; set training.compile to false."
         )
     return engine
+
+
+def why_not_recorded(runner: ClientRunner) -> str | None:
+    """Return why a CPU cannot record the steps of a model, or None if nothing forbids it."""
+    if runner.work.compile:
+        return "its network is compiled"
+    return "what is frozen in its model is computed once and kept" if runner.bench.is_frozen_in_part else None
 
 
 def choose_workers(workers: int | None, device: torch.device, num_clients: int) -> int:

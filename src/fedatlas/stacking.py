@@ -14,9 +14,10 @@ from torch.overrides import TorchFunctionMode
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.client import Local, autocast, widened
-from fedatlas.graphs import KINDS, Recorder, UncapturableError, Unknown, parts_of
+from fedatlas.graphs import KINDS, Unknown, parts_of
 from fedatlas.objectives import Batch
 from fedatlas.optimizers import LocalOptimizer
+from fedatlas.recorders import Recorder, UncapturableError
 from fedatlas.types import Memory, Tensors
 
 Axes = dict[str, dict[str, dict[str, int | None]]]

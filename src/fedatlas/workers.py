@@ -87,6 +87,8 @@ class WorkerPool:
         ]
         self._received = [0] * num_workers
         self._sends_ahead = True
+        self.refused: dict[str, int] = {}
+        """Why workers could not record steps, and how many of them."""
         self._connections: list[Connection] = []
         self._processes: list[multiprocessing.process.BaseProcess] = []
         context = multiprocessing.get_context("fork")
@@ -177,9 +179,11 @@ class WorkerPool:
 
     def _receive(self, connection: Connection) -> Any:
         try:
-            outcome = pickle.loads(connection.recv_bytes())
+            outcome, refusals = pickle.loads(connection.recv_bytes())
         except (EOFError, ConnectionResetError):
             raise self._lost() from None
+        for reason, times in refusals.items():
+            self.refused[reason] = self.refused.get(reason, 0) + times
         worker = self._connections.index(connection)
         turn, self._received[worker] = self._received[worker], self._received[worker] + 1
         if isinstance(outcome, tuple) and outcome and isinstance(outcome[0], Upload):
@@ -221,9 +225,9 @@ def _work(
             outcome: Any = getattr(runner, method)(*arguments)
             if isinstance(outcome, tuple) and isinstance(outcome[0], Upload):
                 outcome = (_into_slot(outcome[0], slots[turn % 2]), outcome[1])
-            message = pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL)
+            message = pickle.dumps((outcome, runner.new_refusals()), protocol=pickle.HIGHEST_PROTOCOL)
         except Exception as error:  # whatever it is, the main process raises it
-            message = pickle.dumps(error)
+            message = pickle.dumps((error, {}))
         try:
             connection.send_bytes(message)
         except (BrokenPipeError, ConnectionResetError):

@@ -13,9 +13,9 @@ from torch import Tensor
 from fedatlas.atlas.dsa_ign import DSAIGN, IndexSettings, decomposition_losses
 from fedatlas.data.federation import Federation
 from fedatlas.errors import TrainingError
-from fedatlas.graphs import CudaRecorder, Recorder
 from fedatlas.optimizers import Adam
 from fedatlas.progress import Progress
+from fedatlas.recorders import CudaRecorder, Recorder
 from fedatlas.seeds import derive, generator
 from fedatlas.types import Tensors
 

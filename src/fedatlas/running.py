@@ -1,0 +1,110 @@
+"""What a config says, trained and kept in a folder: one alone, or several at a time."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fedatlas.atlas.making import kept_atlas, make_atlas
+from fedatlas.config import Config
+from fedatlas.data.federation import Federation
+from fedatlas.errors import TrainingError
+from fedatlas.progress import Bar, make_progress
+from fedatlas.runs import ATLAS, Run
+from fedatlas.terminal import errors
+from fedatlas.training import train_run
+
+_last: list[tuple[Any, Federation]] = []
+"""What made the federation of this process's last run, and the federation."""
+
+
+def run_config(
+    config: Config,
+    folder: Path,
+    *,
+    device: str,
+    workers: int | None,
+    engine: Any,
+    resume: bool,
+    overwrite: bool,
+    show: bool | None = None,
+    profile: bool = False,
+) -> Run:
+    """Train what a config says, and say how to resume when it is interrupted."""
+    model, options = config.model()
+    federation = _federation(config)
+    atlas = None
+    if (make := config.atlas_settings()) is not None:
+        here: dict[str, Any] = {"device": device, "workers": workers, "progress": show}
+        atlas = kept_atlas(folder / ATLAS, lambda: make_atlas(federation, **make, **here), resume=resume)
+    algorithm = config.algorithm(atlas)
+    try:
+        return train_run(
+            federation,
+            algorithm,
+            model=model,
+            model_options=options,
+            work=config.work(),
+            plan=config.plan(),
+            seeds=config.seeds(),
+            device=device,
+            workers=workers,
+            engine=engine,
+            profile=profile,
+            folder=folder,
+            resume=resume,
+            overwrite=overwrite,
+            progress=make_progress(show, algorithm.name, config.plan().rounds),
+            config=config.to_toml(),
+        )
+    except KeyboardInterrupt:
+        errors.print(
+            f"\nStopped; finished rounds are kept. Go on with: fedatlas train --folder {folder} --resume",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(130) from None
+
+
+def _federation(config: Config) -> Federation:
+    """Return a config's federation: the last run's if this one's is made alike, so that `compare` reads data once."""
+    recipe = (config.values["data"], config.seeds().partition)
+    if not _last or _last[0][0] != recipe:
+        _last.clear()  # before the next is made: two may not fit
+        _last.append((recipe, config.federation()))
+    return _last[0][1]
+
+
+def try_config(config: Config, folder: Path, **machine: Any) -> Run | TrainingError:
+    """Return the run, or the error with which its training broke, so that the others still run."""
+    try:
+        return run_config(config, folder, **machine)
+    except TrainingError as error:
+        return error
+
+
+def run_side_by_side(settings: dict[Path, Config], jobs: int, machine: dict[str, Any]) -> list[Run | TrainingError]:
+    """Train several configs at a time, each in a process of its own, and return the runs in the given order."""
+    # One thread of work a run: the runs share the cores, and their number does not change a bit.
+    machine = {**machine, "workers": machine["workers"] or 1}
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool, Bar("compare", len(settings)) as bar:
+        futures = [pool.submit(try_config, one, where, **machine, show=False) for where, one in settings.items()]
+        try:
+            for done, future in enumerate(futures, 1):
+                future.result()
+                bar.advance(done, {})
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return [future.result() for future in futures]
+
+
+def default_folder(config: Config) -> Path:
+    """Return where a run goes when nobody said."""
+    values = config.values
+    source = Path(str(values["data"]["source"])).stem
+    return Path("runs") / f"{source}-{values['algorithm']['name']}-{values['seed']}"
