@@ -96,7 +96,8 @@ class ClientData:
 
     def batch(self, indices: Tensor, rng: torch.Generator | None, augment: Transform | None = None) -> Batch:
         """Return examples ready for the model: images scaled, changed by the client's transform and normalised."""
-        inputs = self.inputs[indices]
+        # On a CPU this copies whole examples, where an index would go through their numbers; a GPU has one way.
+        inputs = self.inputs[indices] if self.inputs.is_cuda else self.inputs.index_select(0, indices)
         if inputs.dtype == torch.uint8:
             inputs = inputs.float().div_(255)
             if augment is not None and rng is not None:
@@ -141,6 +142,8 @@ class Workbench:
     def __init__(self, model: nn.Module, algorithm: Algorithm, *, compile: bool = False) -> None:
         self.model, self._algorithm = model, algorithm
         self.compiled: Network | None = compiled_network(model, algorithm) if compile else None
+        self.outbox: Tensors | None = None
+        """Where a client's change goes, in a worker process: the main process finds it there."""
         self.parameters: Tensors = {k: w for k, w in model.named_parameters() if w.requires_grad}
         self.buffers: Tensors = {k: b for k, b in model.named_buffers() if k in floating_buffers(model)}
         self._split = split = algorithm.split

@@ -18,7 +18,7 @@ from fedatlas.errors import TrainingError
 from fedatlas.objectives import Batch
 from fedatlas.optimizers import Rate
 from fedatlas.seeds import generator, seeded
-from fedatlas.types import Assignment, Memory, Upload
+from fedatlas.types import Assignment, Memory, Tensors, Upload
 
 CHUNK_BYTES = {"cpu": 2**20, "cuda": 2**26}
 """Minibatches are made ready together up to this size: a GPU would else wait for the many small calls, and on a CPU
@@ -106,27 +106,38 @@ class ClientTraining:
             local.memory[PERSONAL] = copies({k: everything[k] for k in sorted(bench.personal)})
         if self.optimizer.keep_state and self.state:
             local.memory[OPTIMIZER] = self.state
-        shared = [k for k in bench.parameters if k not in bench.personal]
-        ends, starts = [bench.parameters[k].detach() for k in shared], [local.start[k] for k in shared]
         upload = Upload(
             client=self.assignment.client,
             num_examples=self.data.num_examples,
             num_steps=local.steps,
-            change=dict(zip(shared, torch._foreach_sub(ends, starts), strict=True)) if shared else {},
+            change=self._change(),
             buffers=copies({k: b for k, b in bench.buffers.items() if k not in bench.personal}),
             notes=notes,
             metrics={"loss": mean_loss},
         )
         return upload, local.memory
 
+    def _change(self) -> Tensors:
+        """Return what training changed of the shared parameters."""
+        bench, start = self.bench, self.local.start
+        names = [name for name in bench.parameters if name not in bench.personal]
+        ends, starts = [bench.parameters[name].detach() for name in names], [start[name] for name in names]
+        if bench.outbox is None:
+            return dict(zip(names, torch._foreach_sub(ends, starts), strict=True)) if names else {}
+        with torch.no_grad():
+            for name, end, begin in zip(names, ends, starts, strict=True):
+                torch.sub(end, begin, out=bench.outbox[name])
+        return {name: bench.outbox[name] for name in names}
+
     def _checked_mean_loss(self) -> float:
         """Return the round's mean loss, or say whose training broke and at which step; waits for a GPU once."""
         if not self.losses:
             return 0.0
         losses = torch.stack(self.losses)
-        # A sum of norms is finite if and only if all numbers are.
-        size = torch.stack(torch._foreach_norm(self.parameters)).sum()
-        mean_loss, whole = torch.stack([losses.double().mean(), size.double()]).tolist()
+        # A sum is finite if all its numbers are; norms come from a GPU in one call, sums are quicker on a CPU.
+        on_gpu = losses.is_cuda
+        sums = torch._foreach_norm(self.parameters) if on_gpu else [w.detach().sum() for w in self.parameters]
+        mean_loss, whole = torch.stack([losses.double().mean(), torch.stack(sums).sum().double()]).tolist()
         if not math.isfinite(mean_loss):
             step = int((~losses.isfinite()).nonzero()[0])
             raise training_error(f"loss is {float(losses[step])} at step {step + 1} of {len(losses)}", self.local)
@@ -171,7 +182,8 @@ def minibatches(local: Local, bench: Workbench) -> Iterator[Batch]:
     sizes, chosen = draw_order(local, bench.skips_single_examples)
     if not sizes:
         return
-    rng = generator(local.seed, "images", device=device)
+    changing = augment is not None or data.client.transform is not None
+    rng = generator(local.seed, "images", device=device) if changing else None
     indices = data.client.train[chosen.to(device)]
     largest = 4 * data.inputs[0].numel() * max(sizes)
     together = max(1, CHUNK_BYTES[device.type] // largest)

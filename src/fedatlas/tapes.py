@@ -100,6 +100,11 @@ class _Tape(TorchDispatchMode):
         self._before: dict[int, Tensor] = {}
         self.outside: list[Tensor] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nobody compiles here; torch would otherwise load its compiler, which takes a second, to make sure.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         given = pytree.tree_leaves((args, kwargs))

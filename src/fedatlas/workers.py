@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import selectors
 import signal
 import sys
 import warnings
@@ -14,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,13 +52,16 @@ class SharedTensors:
     """Named tensors that lie one after another in memory shared between processes, one block for each type."""
 
     def __init__(self, tensors: Tensors) -> None:
-        self._places: dict[str, tuple[torch.dtype, int, torch.Size]] = {}
-        sizes: dict[torch.dtype, int] = {}
+        self._names = list(tensors)
+        self._shapes: dict[torch.dtype, dict[str, torch.Size]] = {}
         for name, tensor in tensors.items():
-            begin = sizes.get(tensor.dtype, 0)
-            self._places[name] = (tensor.dtype, begin, tensor.shape)
-            sizes[tensor.dtype] = begin + -(-tensor.numel() // _ALIGNMENT) * _ALIGNMENT
-        self._blocks = {dtype: torch.zeros(size, dtype=dtype).share_memory_() for dtype, size in sizes.items()}
+            self._shapes.setdefault(tensor.dtype, {})[name] = tensor.shape
+        self._sizes = {
+            dtype: [n for s in shapes.values() for n in (s.numel(), -s.numel() % _ALIGNMENT)]
+            for dtype, shapes in self._shapes.items()
+        }
+        """In each block, by turns: how long a tensor is, and how much room is left after it."""
+        self._blocks = {d: torch.zeros(sum(sizes), dtype=d).share_memory_() for d, sizes in self._sizes.items()}
         self.views = self._cut(self._blocks)
 
     def put(self, tensors: Tensors) -> None:
@@ -70,8 +74,11 @@ class SharedTensors:
         return self._cut({dtype: block.clone() for dtype, block in self._blocks.items()})
 
     def _cut(self, blocks: dict[torch.dtype, torch.Tensor]) -> Tensors:
-        places = self._places.items()
-        return {name: blocks[dtype][at : at + shape.numel()].view(shape) for name, (dtype, at, shape) in places}
+        found: Tensors = {}
+        for dtype, block in blocks.items():
+            parts, shapes = block.split(self._sizes[dtype])[::2], self._shapes[dtype]
+            found |= {name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
+        return found if len(blocks) < 2 else {name: found[name] for name in self._names}
 
 
 class WorkerPool:
@@ -90,11 +97,13 @@ class WorkerPool:
         self.refused: dict[str, int] = {}
         """Why workers could not record steps, and how many of them."""
         self._connections: list[Connection] = []
+        self._selector = selectors.DefaultSelector()
         self._processes: list[multiprocessing.process.BaseProcess] = []
         context = multiprocessing.get_context("fork")
         for slots in self._slots:
             mine, theirs = context.Pipe()
             self._connections.append(mine)
+            self._selector.register(mine, selectors.EVENT_READ, mine)
             process = context.Process(
                 target=_work, args=(runner, theirs, list(self._connections), self._model, slots), daemon=True
             )
@@ -117,8 +126,8 @@ class WorkerPool:
                 self._hand_out(tasks, waiting, busy)
             elif not any(busy.values()):
                 break
-            for ready in wait([connection for connection, given in busy.items() if given]):
-                assert isinstance(ready, Connection)
+            for key, _ in self._selector.select():
+                ready: Connection = key.data
                 outcome = self._receive(ready)
                 index = busy[ready].popleft()
                 if isinstance(outcome, BaseException):
@@ -131,6 +140,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the processes."""
+        self._selector.close()
         for connection in self._connections:
             connection.close()
         for process in self._processes:
@@ -221,6 +231,7 @@ def _work(
             arguments[0] = replace(arguments[0], shared=model[0].views, buffers=model[1].views)
         elif isinstance(arguments[0], dict):
             arguments[0], arguments[1] = model[0].views, model[1].views
+        runner.bench.outbox = slots[turn % 2][0].views
         try:
             outcome: Any = getattr(runner, method)(*arguments)
             if isinstance(outcome, tuple) and isinstance(outcome[0], Upload):
@@ -235,6 +246,6 @@ def _work(
 
 
 def _into_slot(upload: Upload, slot: tuple[SharedTensors, SharedTensors]) -> Upload:
-    slot[0].put(upload.change)
+    slot[0].put({name: change for name, change in upload.change.items() if change is not slot[0].views[name]})
     slot[1].put(upload.buffers)
     return replace(upload, change={}, buffers={})
