@@ -128,8 +128,8 @@ class Stage:
 
 
 class _Graph:
-    def __init__(self, inputs: Tensor, labels: Tensor, replay: Callable[[], object], loss: Tensor) -> None:
-        self.inputs, self.labels, self.replay, self.loss = inputs, labels, replay, loss
+    def __init__(self, inputs: Tensor, labels: Tensor, replay: Callable[[], Tensor]) -> None:
+        self.inputs, self.labels, self.replay = inputs, labels, replay
 
 
 class Lane:
@@ -195,8 +195,7 @@ class Lane:
         if self.bench.is_frozen_in_part:
             follow(graph.inputs, batch.inputs, self.bench.model)
         graph.labels.copy_(batch.labels)
-        graph.replay()
-        training.took(graph.loss.clone())
+        training.took(graph.replay())
 
     def _capture(self, stage: Stage, training: ClientTraining, batch: Batch, refused: dict[str, int]) -> _Graph | None:
         inputs = batch.inputs.detach().clone().requires_grad_(batch.inputs.requires_grad)
@@ -210,12 +209,12 @@ class Lane:
             return look.losses[0]
 
         try:
-            replay, loss = self.recorder.capture(step)
+            replay = self.recorder.capture(step)
         except (UncapturableError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             refused[reason] = refused.get(reason, 0) + 1
             return None
-        return _Graph(inputs, labels, replay, loss)
+        return _Graph(inputs, labels, replay)
 
 
 class GraphEngine:

@@ -44,8 +44,8 @@ class Recorder(Protocol):
         """Tell whether a captured function may read a tensor that it found at its place."""
         ...
 
-    def capture(self, function: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
-        """Return how to replay the function, and the tensor in which a replay leaves its result."""
+    def capture(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Return how to replay the function; each replay returns a result of its own."""
         ...
 
 
@@ -81,16 +81,22 @@ class CudaRecorder:
         """Tell that any place may be read: a graph does not say."""
         return True
 
-    def capture(self, function: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+    def capture(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Capture without ``torch.cuda.graph``, which would stop all lanes and empty the cache each time."""
         graph = torch.cuda.CUDAGraph()
         collecting = gc.isenabled()
         gc.disable()  # an old graph that is collected meanwhile would be freed into the capture
         try:
-            return graph.replay, self._record(graph, function)
+            result = self._record(graph, function)
         finally:
             if collecting:
                 gc.enable()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return result.clone()
+
+        return replay
 
     def _record(self, graph: torch.cuda.CUDAGraph, function: Callable[[], Tensor]) -> Tensor:
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")

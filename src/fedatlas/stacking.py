@@ -107,7 +107,7 @@ class StackedStep:
         self.rate = torch.full((), local.lr, device=next(iter(stack.parameters.values())).device)
         self._one = one_step(algorithm, optimizer, local)
         self._warm: set[torch.Size] = set()
-        self._graphs: dict[torch.Size, tuple[_Values, Callable[[], object], Tensor]] = {}
+        self._graphs: dict[torch.Size, tuple[_Values, Callable[[], Tensor]]] = {}
 
     def __call__(self, *batch: Tensor | None) -> Tensor:
         """Take a step of all clients, given inputs, labels, weights and who is active; return their losses."""
@@ -118,13 +118,12 @@ class StackedStep:
             return self._run(*batch)
         if shape not in self._graphs:
             places = tuple(None if value is None else value.clone() for value in batch)
-            self._graphs[shape] = (places, *self._recorder.capture(lambda: self._run(*places)))
-        places, replay, loss = self._graphs[shape]
+            self._graphs[shape] = (places, self._recorder.capture(lambda: self._run(*places)))
+        places, replay = self._graphs[shape]
         for place, value in zip(places, batch, strict=True):
             if place is not None and value is not None:
                 place.copy_(value)
-        replay()
-        return loss.clone()
+        return replay()
 
     def _run(self, *batch: Tensor | None) -> Tensor:
         inputs, labels, weights, active = batch

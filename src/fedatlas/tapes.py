@@ -59,8 +59,8 @@ class TapeRecorder:
         """Tell whether a captured step reads or writes a tensor."""
         return id(place) in self._read
 
-    def capture(self, function: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
-        """Return how to replay a function, and the tensor in which a replay leaves its result."""
+    def capture(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Return how to replay a function; each replay returns a result of its own."""
         tape, random = _Tape(), torch.get_rng_state()
         try:
             with tape:
@@ -76,14 +76,8 @@ class TapeRecorder:
             tape.rewind()
             torch.set_rng_state(random)
         self._read |= {id(tensor) for tensor in tape.outside}
-        place = torch.empty_like(result)
-
         self._captures += 1
-
-        def replay() -> None:
-            place.copy_(script(*places))
-
-        return replay, place
+        return lambda: script(*places)
 
 
 _BY_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -137,6 +131,9 @@ class _Tape(TorchDispatchMode):
         names = {id(one): f"place_{i}" for i, one in enumerate(self.outside)}
         lines = [f"def step({', '.join(names.values())}):"]
         for number, (func, args, kwargs, made) in enumerate(self._calls):
+            if func is torch.ops.aten.detach.default:  # the same numbers by another name
+                names[id(made)] = names[id(args[0])]
+                continue
             results = [made] if isinstance(made, Tensor) else list(made or ())
             targets = [f"value_{number}_{i}" for i in range(len(results))]
             lines += [f"    {line}" for line in _lines(func, args, kwargs, targets, isinstance(made, list), names)]

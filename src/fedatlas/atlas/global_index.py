@@ -58,8 +58,7 @@ def train_globally(
 
 class _Captured(NamedTuple):
     batch: Tensor
-    replay: Callable[[], object]
-    loss: Tensor
+    replay: Callable[[], Tensor]
 
 
 class Steps:
@@ -100,17 +99,16 @@ class Steps:
             self._seen.add(size)
             return self._step(batch.to(self._inputs.device))
         captured.batch.copy_(batch)
-        captured.replay()
-        return captured.loss.clone()
+        return captured.replay()
 
     def _capture(self, recorder: Recorder, batch: Tensor) -> _Captured | None:
         own = batch.to(self._inputs.device, copy=True)
         try:
-            replay, loss = recorder.capture(lambda: self._step(own))
+            replay = recorder.capture(lambda: self._step(own))
         except RuntimeError:
             self._capturable = False  # nor would it work for another size
             return None
-        self._captured[len(batch)] = _Captured(own, replay, loss)
+        self._captured[len(batch)] = _Captured(own, replay)
         return self._captured[len(batch)]
 
     def _step(self, own: Tensor) -> Tensor:
