@@ -1,3 +1,4 @@
+import gc
 import os
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -12,6 +13,7 @@ from fedatlas.errors import FedatlasError, TrainingError, UsageError
 from fedatlas.objectives import Batch, Output, Term
 from fedatlas.optimizers import SGD
 from fedatlas.simulate import Simulator
+from fedatlas.types import Assignment
 from fedatlas.workers import Task, WorkerPool
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
@@ -111,3 +113,27 @@ def test_many_small_tasks_and_few_large_ones_come_back_in_order(numbers: int) ->
         assert pool.run(tasks) == [(i, bytes(8 * numbers)) for i in range(20)]
     finally:
         pool.close()
+
+
+def test_what_somebody_keeps_of_a_client_is_not_overwritten_by_the_next() -> None:
+    """Changes lie in shared memory while somebody has them; beyond what is lent they are copied."""
+    federation, algorithm = blob_federation(num_clients=6), fedavg()
+    with Simulator(algorithm, Norms(), federation, workers=2) as simulator:
+        shared, buffers = simulator.runner.bench.shared()
+        kept: list[tuple[Tensor, Tensor]] = []
+        for number in range(1, 25):
+            assignments = [
+                Assignment(round=number, rounds=24, client=i, shared=shared, buffers=buffers, notes={})
+                for i in range(6)
+            ]
+            for upload in simulator.train(assignments):
+                part = upload.change["body.weight"][1:]
+                kept.append((part, part.clone()))
+        assert all(torch.equal(part, copy) for part, copy in kept)
+        pool = simulator.pool
+        assert pool is not None
+        assert all(len(free) == 2 for free in pool._free)
+        del upload, part
+        kept.clear()
+        gc.collect()
+        assert all(len(free) == 34 for free in pool._free)

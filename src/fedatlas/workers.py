@@ -11,10 +11,11 @@ import selectors
 import signal
 import sys
 import warnings
+import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _MOST_AHEAD = 2**14
 """Bytes of a message that may be sent to a busy worker: a pipe takes it at once, and nobody waits for the other."""
+_MOST_LENT, _LENT_BYTES = 32, 2**25
+"""Clients' changes that a worker may have left in shared memory while they are used there, and bytes of all of them."""
 _ALIGNMENT = 16
 """Numbers by whose multiples tensors begin in a shared block, so that vector instructions find them aligned."""
 
@@ -73,6 +76,17 @@ class SharedTensors:
         """Return copies."""
         return self._cut({dtype: block.clone() for dtype, block in self._blocks.items()})
 
+    def lent(self, give_back: Callable[[], object]) -> Tensors:
+        """Return the tensors themselves; when the last of them dies, ``give_back`` is called, and all may change."""
+        if self._blocks.keys() != {torch.float32}:
+            taken = self.taken()
+            give_back()
+            return taken
+        # A tensor over an array keeps it alive, with all that is cut from the tensor; so the array's end is theirs.
+        array = self._blocks[torch.float32].numpy()[:]
+        weakref.finalize(array, give_back).atexit = False
+        return self._cut({torch.float32: torch.from_numpy(array)})
+
     def _cut(self, blocks: dict[torch.dtype, torch.Tensor]) -> Tensors:
         found: Tensors = {}
         for dtype, block in blocks.items():
@@ -88,11 +102,14 @@ class WorkerPool:
         parameters, buffers = runner.bench.shared()
         self._model = (SharedTensors(parameters), SharedTensors(buffers))
         self._published: tuple[Tensors, Tensors] | None = None
-        # Two for each worker: it fills one while the other is read.
+        # Two for each worker: it fills one while the other is read; small ones more, so that they need not be copied.
+        size = sum(tensor.nbytes for tensor in parameters.values())
+        number = 2 + min(_MOST_LENT, _LENT_BYTES // (num_workers * max(size, 1)))
         self._slots = [
-            tuple((SharedTensors(parameters), SharedTensors(buffers)) for _ in range(2)) for _ in range(num_workers)
+            [(SharedTensors(parameters), SharedTensors(buffers)) for _ in range(number)] for _ in range(num_workers)
         ]
-        self._received = [0] * num_workers
+        self._free = [list(range(number)) for _ in range(num_workers)]
+        self._given: list[deque[int]] = [deque() for _ in range(num_workers)]
         self._sends_ahead = True
         self.refused: dict[str, int] = {}
         """Why workers could not record steps, and how many of them."""
@@ -156,14 +173,16 @@ class WorkerPool:
             for connection, given in busy.items():
                 if not waiting or len(given) != ahead or (ahead and len(waiting) < len(busy)):
                     continue
-                message = self._message(tasks[waiting[-1]])
+                worker = self._connections.index(connection)
+                message = self._message(tasks[waiting[-1]], self._free[worker][-1])
                 if ahead and len(message) > _MOST_AHEAD:
                     self._sends_ahead = False
                     return
                 self._send(connection, message)
+                self._given[worker].append(self._free[worker].pop())
                 given.append(waiting.pop())
 
-    def _message(self, task: Task) -> bytes:
+    def _message(self, task: Task, slot: int) -> bytes:
         arguments = list(task.arguments)
         if isinstance(arguments[0], Assignment):
             self._publish(arguments[0].shared, arguments[0].buffers)
@@ -171,7 +190,7 @@ class WorkerPool:
         elif isinstance(arguments[0], dict):
             self._publish(arguments[0], arguments[1])
             arguments[0], arguments[1] = {}, {}
-        return pickle.dumps((task.method, arguments), protocol=pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((task.method, arguments, slot), protocol=pickle.HIGHEST_PROTOCOL)
 
     def _send(self, connection: Connection, message: bytes) -> None:
         try:
@@ -195,12 +214,17 @@ class WorkerPool:
         for reason, times in refusals.items():
             self.refused[reason] = self.refused.get(reason, 0) + times
         worker = self._connections.index(connection)
-        turn, self._received[worker] = self._received[worker], self._received[worker] + 1
-        if isinstance(outcome, tuple) and outcome and isinstance(outcome[0], Upload):
-            upload, memory = outcome
-            change, buffers = self._slots[worker][turn % 2]
-            outcome = (replace(upload, change=change.taken(), buffers=buffers.taken()), memory)
-        return outcome
+        free, slot = self._free[worker], self._given[worker].popleft()
+        if not (isinstance(outcome, tuple) and outcome and isinstance(outcome[0], Upload)):
+            free.append(slot)
+            return outcome
+        upload, memory = outcome
+        change, buffers = self._slots[worker][slot]
+        own = buffers.taken()
+        if len(free) >= 2:
+            return replace(upload, change=change.lent(partial(free.append, slot)), buffers=own), memory
+        free.append(slot)
+        return replace(upload, change=change.taken(), buffers=own), memory
 
     def _lost(self) -> FedatlasError:
         codes = [p.exitcode for p in self._processes if p.exitcode is not None]
@@ -222,20 +246,20 @@ def _work(
     for other in inherited:  # else a worker would not notice that the main process is gone
         other.close()
     torch.set_num_threads(1)
-    for turn in count():
+    while True:
         try:
-            method, arguments = pickle.loads(connection.recv_bytes())
+            method, arguments, number = pickle.loads(connection.recv_bytes())
         except (EOFError, ConnectionResetError):
             return
         if isinstance(arguments[0], Assignment):
             arguments[0] = replace(arguments[0], shared=model[0].views, buffers=model[1].views)
         elif isinstance(arguments[0], dict):
             arguments[0], arguments[1] = model[0].views, model[1].views
-        runner.bench.outbox = slots[turn % 2][0].views
+        runner.bench.outbox = slots[number][0].views
         try:
             outcome: Any = getattr(runner, method)(*arguments)
             if isinstance(outcome, tuple) and isinstance(outcome[0], Upload):
-                outcome = (_into_slot(outcome[0], slots[turn % 2]), outcome[1])
+                outcome = (_into_slot(outcome[0], slots[number]), outcome[1])
             message = pickle.dumps((outcome, runner.new_refusals()), protocol=pickle.HIGHEST_PROTOCOL)
         except Exception as error:  # whatever it is, the main process raises it
             message = pickle.dumps((error, {}))
