@@ -96,7 +96,9 @@ def test_stacked_convolutions_are_the_clients_own(padding: int) -> None:
         found: tuple[Tensor, ...] = grad(total, argnums=(0, 1, 2))(inputs, weight, bias)
         return found
 
-    for in_dims, given in (((0, 0, 0), (images, filters, shifts)), ((0, None, None), (images, filters[0], shifts[0]))):
+    for in_dims in ((0, 0, 0), (0, None, None), (0, 0, None), (0, None, 0), (None, 0, 0)):
+        every = (images, filters, shifts)
+        given = [x[0] if dim is None else x for x, dim in zip(every, in_dims, strict=True)]
         stacked = vmap(lambda *x: slopes(stacked_convolution, *x), in_dims=in_dims)(*given)
         for i in range(3):
             one = [x if dim is None else x[i] for x, dim in zip(given, in_dims, strict=True)]

@@ -5,6 +5,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedatlas import aggregation
+from fedatlas.aggregation import weighted_sum
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import fedavg, fedprox
 from fedatlas.client import LocalWork
@@ -140,3 +142,13 @@ def test_two_parts_of_one_name_are_refused() -> None:
 def test_an_unknown_buffer_policy_is_refused() -> None:
     with pytest.raises(UsageError, match="'average', 'keep' or 'none', got 'drop'"):
         replace(fedavg().split, buffers="drop")  # type: ignore[arg-type]
+
+
+def test_a_product_sums_as_one_after_another_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = torch.Generator().manual_seed(0)
+    terms = [torch.randn(3, 5, generator=rng) for _ in range(7)]
+    weights = torch.rand(7, generator=rng, dtype=torch.float64)
+    expected = weighted_sum([{"w": term} for term in terms], weights)["w"]
+    for at_once in (100, 3):
+        monkeypatch.setattr(aggregation, "PRODUCT_BYTES", at_once * terms[0].nbytes)
+        torch.testing.assert_close(aggregation._product(terms, weights), expected)

@@ -11,6 +11,9 @@ from torch import Tensor
 from fedatlas.parts import ServerPart
 from fedatlas.types import ClientInfo, Cohort, Roster, Tensors, Upload
 
+PRODUCT_BYTES = 2**29
+"""Of clients' tensors that are summed on a GPU at once."""
+
 
 class ServerRule(ServerPart):
     """Turns the weighted change into the applied change; may remember, and tell clients what they need.
@@ -45,9 +48,22 @@ def weighted_sum(terms: Sequence[Tensors], weights: Tensor) -> Tensors:
     total = [torch.zeros_like(terms[0][name]) for name in names]
     if not total:
         return {}
+    if total[0].is_cuda and len(terms) > 2 * len(names):
+        return {name: _product([term[name] for term in terms], weights) for name in names}
     for tensors, weight in zip(terms, weights.tolist(), strict=True):
         torch._foreach_add_(total, [tensors[name] for name in names], alpha=weight)
     return dict(zip(names, total, strict=True))
+
+
+def _product(terms: Sequence[Tensor], weights: Tensor) -> Tensor:
+    """Return the weighted sum of many tensors on a GPU by few kernels, to bits that repeat."""
+    at_once = max(1, PRODUCT_BYTES // max(terms[0].nbytes, 1))
+    total = torch.zeros_like(terms[0])
+    for first in range(0, len(terms), at_once):
+        some = torch.stack(list(terms[first : first + at_once]))
+        own = weights[first : first + at_once].to(some)
+        total += torch.mv(some.flatten(1).T, own).view(total.shape)
+    return total
 
 
 def mean_change(uploads: Sequence[Upload], weights: Tensor) -> Tensors:

@@ -183,7 +183,7 @@ class CohortEngine:
         starts = [group[0].local.start[name] for name in names]
         mean = (losses.double() * active).sum(0) / active.sum(0).clamp(min=1)
         # A sum is not finite if one of its numbers is not, and it reads them once.
-        burst = ~torch.stack([end.flatten(1).sum(1, dtype=torch.float64) for end in ends]).isfinite().all(0)
+        burst = ~torch.stack([end.flatten(1).sum(1) for end in ends]).isfinite().all(0)
         told = torch.stack([mean, burst.double()])
         changes = [change.unbind() for change in torch._foreach_sub(ends, starts)]
         values = [end.unbind() for end in ends]

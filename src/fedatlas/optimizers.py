@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import get_unwrapped, is_batchedtensor, maybe_get_bdim
 
 from fedatlas.errors import UsageError
 from fedatlas.types import Tensors
@@ -125,10 +126,20 @@ class SGD(LocalOptimizer):
             )
         if isinstance(lr, Sequence):
             torch._foreach_sub_(parameters, torch._foreach_mul(gradients, list(lr)))
+        elif isinstance(lr, Tensor) and is_batchedtensor(parameters[0]):
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                # In one pass over all clients' values, for which vmap has no rule.
+                _unstacked(parameter).addcmul_(_unstacked(gradient), lr, value=-1)
         elif isinstance(lr, Tensor):
             torch._foreach_sub_(parameters, torch._foreach_mul(gradients, lr))
         else:
             torch._foreach_add_(parameters, gradients, alpha=-lr)
+
+
+def _unstacked(tensor: Tensor) -> Tensor:
+    """Return what vmap shows as one client's tensor as the tensor of all clients, the clients first."""
+    whole: Tensor = get_unwrapped(tensor)
+    return whole.movedim(maybe_get_bdim(tensor), 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,8 +51,8 @@ class Stack:
                     )
         count = len(locals)
         return cls(
-            parameters={k: _repeated(w, count) for k, w in locals[0].start.items()},
-            buffers={k: _repeated(b, count) for k, b in buffers.items()},
+            parameters={k: _expanded(w, count) for k, w in locals[0].start.items()},
+            buffers={k: _expanded(b, count) for k, b in buffers.items()},
             state={k: _all_stacked([state[k] for state in states]) for k in states[0]},
             read=read,
             axes=axes,
@@ -67,6 +67,14 @@ class Stack:
             for name, axis in named.items()
         )
 
+    def own(self) -> Stack:
+        """Return the stack with a place of its own for each client's values that change."""
+        moving = [
+            {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+            for tensors in (self.parameters, self.buffers, self.state)
+        ]
+        return replace(self, parameters=moving[0], buffers=moving[1], state=moving[2])
+
     def take(self, other: Stack) -> None:
         """Take over the values of another stack of the same pattern."""
         pairs = [(self.parameters, other.parameters), (self.buffers, other.buffers), (self.state, other.state)]
@@ -76,8 +84,8 @@ class Stack:
                 torch._foreach_copy_([mine[name] for name in mine], [theirs[name] for name in mine])
 
 
-def _repeated(tensor: Tensor, count: int) -> Tensor:
-    return tensor.detach().expand(count, *tensor.shape).contiguous()
+def _expanded(tensor: Tensor, count: int) -> Tensor:
+    return tensor.detach().expand(count, *tensor.shape)
 
 
 def _stacked(tensors: list[Tensor]) -> tuple[Tensor, int | None]:
@@ -88,7 +96,7 @@ def _stacked(tensors: list[Tensor]) -> tuple[Tensor, int | None]:
 
 def _all_stacked(tensors: list[Tensor]) -> Tensor:
     stacked, axis = _stacked(tensors)
-    return _repeated(stacked, len(tensors)) if axis is None else stacked
+    return _expanded(stacked, len(tensors)) if axis is None else stacked
 
 
 class StackedStep:
@@ -103,7 +111,7 @@ class StackedStep:
         uneven: bool,
         recorder: Recorder | None,
     ) -> None:
-        self.stack, self._recorder, self._uneven = stack, recorder, uneven
+        self.stack, self._recorder, self._uneven = stack.own(), recorder, uneven
         self.rate = torch.full((), local.lr, device=next(iter(stack.parameters.values())).device)
         self._one = one_step(algorithm, optimizer, local)
         self._warm: set[torch.Size] = set()
@@ -256,73 +264,97 @@ def stacked_convolution(
     if torch.is_autocast_enabled(inputs.device.type):
         dtype = torch.get_autocast_dtype(inputs.device.type)
         inputs, weight = inputs.to(dtype), weight.to(dtype)
-    found, _ = _Convolution.apply(inputs, weight, tuple(padding))  # type: ignore[no-untyped-call]
-    made: Tensor = found if bias is None else found + bias.view(-1, 1, 1)
-    return made
+        bias = None if bias is None else bias.to(dtype)
+    found: Tensor = _Convolution.apply(inputs, weight, bias, tuple(padding))[0]  # type: ignore[no-untyped-call]
+    return found
 
 
 class _Convolution(torch.autograd.Function):
     """A convolution of stride 1 whose stacked form is one product of stacked matrices, as is its filters' gradient.
 
-    cuDNN would take one client's filters after another. The second result is the first product's left side: what lies
-    under each filter, a row for each pixel; nothing where clients are not stacked.
+    cuDNN would take one client's filters after another. The second result is the product's left side: what lies under
+    each filter and a one for the bias, a row for each pixel; nothing where clients are not stacked.
     """
 
     @staticmethod
-    def forward(inputs: Tensor, weight: Tensor, padding: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    def forward(inputs: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Return the convolution."""
-        return torch.conv2d(inputs, weight, None, 1, padding), inputs.new_empty(0)
+        return torch.conv2d(inputs, weight, bias, 1, padding), inputs.new_empty(0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         """Keep what the gradients need."""
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(inputs[0], inputs[1], output[1])
-        ctx.padding = inputs[2]
+        ctx.padding = inputs[3]
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        """Return the gradients by inputs and weight."""
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        """Return the gradients by inputs, weight and bias."""
         inputs, weight, patches = ctx.saved_tensors
+        by_inputs, by_weight, by_bias = ctx.needs_input_grad[:3]
         stacked = patches.numel() > 0
-        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1] and not stacked, False]
-        by_inputs = by_weight = None
+        wanted = [by_inputs, by_weight and not stacked, by_bias and not stacked]
+        found: list[Tensor | None] = [None, None, None]
+        filters, channels, high, wide = weight.shape
         if any(wanted):
-            by_inputs, by_weight, _ = torch.ops.aten.convolution_backward(
-                slopes[0], inputs, weight, None, [1, 1], list(ctx.padding), [1, 1], False, [0, 0], 1, wanted
+            found = torch.ops.aten.convolution_backward(
+                slopes[0], inputs, weight, [filters], [1, 1], list(ctx.padding), [1, 1], False, [0, 0], 1, wanted
             )
-        if stacked and ctx.needs_input_grad[1]:
-            filters, channels, high, wide = weight.shape
+        if stacked and (by_weight or by_bias):
             with _ProductsLikeConvolutions():
                 product = patches.T @ slopes[0].permute(0, 2, 3, 1).reshape(-1, filters)
-            by_weight = product.view(high, wide, channels, filters).permute(3, 2, 0, 1)
-        return by_inputs, by_weight, None
+            size = high * wide * channels
+            found = [found[0], product[:size].view(high, wide, channels, filters).permute(3, 2, 0, 1), None]
+            found[2] = product[size] if by_bias else None
+        return found[0], found[1], found[2], None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, ...], inputs: Tensor, weight: Tensor, padding: tuple[int, int]
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        padding: tuple[int, int],
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int | None]]:
         """Return the convolutions of all clients, the clients first."""
+        x, w = (_in_front(one, dim, info.batch_size) for one, dim in zip((inputs, weight), in_dims, strict=False))
+        b = None if bias is None else _in_front(bias, in_dims[2], info.batch_size)
         if in_dims[1] is None:
-            x = inputs.movedim(in_dims[0] or 0, 0)
             made = torch.conv2d(x.flatten(0, 1), weight, None, 1, padding).unflatten(0, x.shape[:2])
-            return (made, inputs.new_empty(0)), (0, None)
-        w = weight.movedim(in_dims[1], 0)
-        x = inputs.expand(len(w), *inputs.shape) if in_dims[0] is None else inputs.movedim(in_dims[0], 0)
+            return (made if b is None else made + b[:, None, :, None, None], inputs.new_empty(0)), (0, None)
         # Channels last, so that the pixels under a filter are few long rows.
-        x = F.pad(x.permute(0, 1, 3, 4, 2), (0, 0, padding[1], padding[1], padding[0], padding[0])).contiguous()
+        x = x.permute(0, 1, 3, 4, 2)
+        if any(padding):
+            x = F.pad(x, (0, 0, padding[1], padding[1], padding[0], padding[0]))
+        x = x.contiguous()
         clients, images, height, width, channels = x.shape
         filters, (high, wide) = w.shape[1], w.shape[3:]
-        rows, columns = height - high + 1, width - wide + 1
+        rows, columns, size = height - high + 1, width - wide + 1, high * wide * channels
         step = x.stride()
-        patches = x.as_strided(
+        windows = x.as_strided(
             (clients, images, rows, columns, high, wide, channels),
             (step[0], step[1], step[2], step[3], step[2], step[3], step[4]),
-        ).reshape(clients, images * rows * columns, high * wide * channels)
+        )
+        # With a column of ones for the bias, and zeros up to a length that tensor cores like.
+        spare = -size % 8 or 8
+        patches = x.new_empty(clients, images, rows, columns, size + spare)
+        patches[..., :size].unflatten(-1, (high, wide, channels)).copy_(windows)
+        patches[..., size] = 1
+        patches[..., size + 1 :] = 0
+        patches = patches.flatten(1, 3)
+        table = w.new_zeros(clients, size + spare, filters)
+        table[:, :size].view(clients, high, wide, channels, filters).copy_(w.permute(0, 3, 4, 2, 1))
+        if b is not None:
+            table[:, size] = b
         with _ProductsLikeConvolutions():
-            found = torch.bmm(patches, w.permute(0, 3, 4, 2, 1).reshape(clients, -1, filters))
-        made = found.view(clients, images, rows, columns, filters).permute(0, 1, 4, 2, 3)
-        return (made, patches), (0, 0)
+            made = torch.bmm(patches, table).view(clients, images, rows, columns, filters)
+        return (made.permute(0, 1, 4, 2, 3), patches), (0, 0)
+
+
+def _in_front(tensor: Tensor, dim: int | None, count: int) -> Tensor:
+    return _expanded(tensor, count) if dim is None else tensor.movedim(dim, 0)
 
 
 class _ProductsLikeConvolutions:
