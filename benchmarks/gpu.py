@@ -221,7 +221,7 @@ def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--only", default="", help="measure only what begins with one of these, e.g. D,E")
+    parser.add_argument("--only", nargs="+", default=[""], help="measure only what begins with one of these, e.g. D E")
     parser.add_argument("--repetitions", type=int, help="default 3; D is measured once in each")
     parser.add_argument("--rounds", type=int, help="rounds of D; default 1500")
     parser.add_argument("--seconds", type=float, help="begin nothing new after so many seconds")
@@ -235,7 +235,7 @@ def main() -> None:
     chosen = {
         name: measure
         for name, measure in measurements(size, options.device).items()
-        if any(name.startswith(start) for start in options.only.split(","))
+        if name.startswith(tuple(options.only))
     }
     began = time.perf_counter()
     for repetition in range(size.repetitions):

@@ -25,7 +25,7 @@ def test_ours_and_the_plain_loops_are_measured_in_turns(tmp_path: Path) -> None:
 
 
 def test_the_benchmark_for_a_gpu_also_runs_on_a_cpu(tmp_path: Path) -> None:
-    _run("gpu.py", "--tiny", "--device", "cpu", "--only", "D,E", "--out", str(tmp_path))
+    _run("gpu.py", "--tiny", "--device", "cpu", "--only", "D", "E", "--out", str(tmp_path))
     found = json.loads((tmp_path / "results.json").read_text())
     engines = {"E, plain loop", "E, our engine", "E, our engine, compiled"}
     assert found.keys() == {"D, float32", "D, bfloat16", *engines, "E, centralised, batch 6"}
