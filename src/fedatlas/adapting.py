@@ -26,8 +26,9 @@ from fedatlas.objectives import CrossEntropy
 from fedatlas.personalised import about_network, export_onnx, save_personalised
 from fedatlas.reopening import run_algorithm, run_augment, run_federation, run_network
 from fedatlas.runs import ADAPTED, Run
+from fedatlas.scoring import mean_personal
 from fedatlas.seeds import Seeds, numpy_generator
-from fedatlas.simulate import ClientRunner, mean_personal, repeatable
+from fedatlas.simulate import ClientRunner, repeatable
 from fedatlas.training import Model, fingerprint
 from fedatlas.tuning import Tuning
 from fedatlas.types import ClientScore, Tensors

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, Self, cast, get_args
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -35,6 +34,7 @@ from fedatlas.parts import ServerPart
 from fedatlas.process_memory import keep_freed_memory
 from fedatlas.profiling import train_timed
 from fedatlas.recorders import CudaRecorder
+from fedatlas.scoring import TestParts, client_score, mean_personal
 from fedatlas.seeds import generator
 from fedatlas.stopwatch import Stopwatch
 from fedatlas.tapes import TapeRecorder
@@ -139,35 +139,6 @@ class ClientRunner:
         return logits.argmax(1) == batch.labels, F.cross_entropy(logits, batch.labels, reduction="none")
 
 
-def client_score(client: int, correct: Tensor, losses: Tensor) -> ClientScore:
-    """Return a client's score from its examples' outcomes."""
-    return ClientScore(
-        client=client, num_examples=len(correct), num_correct=int(correct.sum()), loss=float(losses.double().mean())
-    )
-
-
-def client_scores(clients: Sequence[int], sizes: Sequence[int], correct: Tensor, losses: Tensor) -> list[ClientScore]:
-    """Return the scores of clients whose examples' outcomes lie one after another."""
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    right = np.add.reduceat(correct.cpu().numpy().astype(np.int64), starts)
-    loss = np.add.reduceat(losses.cpu().double().numpy(), starts) / np.asarray(sizes)
-    return [
-        ClientScore(client=client, num_examples=size, num_correct=int(r), loss=float(m))
-        for client, size, r, m in zip(clients, sizes, right, loss, strict=True)
-    ]
-
-
-def mean_personal(memory: Mapping[int, Memory]) -> Tensors:
-    """Return the mean of the own parameters of the clients that trained: where a new client's may start."""
-    known = [client for client in sorted(memory) if PERSONAL in memory[client]]
-    mean: Tensors = {}
-    for client in known:  # one at a time: all together may be more than fits
-        own = memory[client][PERSONAL]
-        mean = mean or {name: torch.zeros_like(tensor) for name, tensor in own.items()}
-        torch._foreach_add_(list(mean.values()), [own[name] for name in mean], alpha=1 / len(known))
-    return mean
-
-
 class Simulator:
     """A transport that runs clients on this machine and keeps what they remember.
 
@@ -199,6 +170,7 @@ class Simulator:
         self.changed: set[int] = set()
         """Clients whose memory changed since somebody last cleared this set."""
         self._pending: dict[int, Memory] = {}
+        self._tests: TestParts | None = None
         self.workers = choose_workers(workers, self.device, len(federation.training_ids))
         self.engine = choose_engine(engine, self.runner, self.workers)
         self.graphs: GraphEngine | None = None
@@ -288,9 +260,9 @@ class Simulator:
         together = sorted(set(clients) - set(alone))
         chunks: tuple[Tensor, ...] = ()
         if together:
-            # Clients of one domain often share its test set: every example is scored once.
-            examples = torch.cat([self.federation.clients[c].test for c in together]).unique()
-            chunks = examples.split(EVALUATION_BATCH[self.device.type])
+            if self._tests is None or self._tests.clients != together:
+                self._tests = TestParts(self.federation, together)
+            chunks = self._tests.examples.split(EVALUATION_BATCH[self.device.type])
         takes_mean = self.runner.bench.personal and self.runner.algorithm.split.newcomers_take_the_mean
         newcomer = mean_personal(self.memory) if takes_mean else {}
         results = self._run([Task("score_examples", (shared, buffers, chunk), cost=len(chunk)) for chunk in chunks])
@@ -302,13 +274,9 @@ class Simulator:
                 personal = self.memory.get(c, {}).get(PERSONAL) or (newcomer if client.held_out else {})
                 tasks.append(Task("score_client", (shared, buffers, personal, c), cost=len(client.test)))
             scores += self._run(tasks)
-        if together:
+        if self._tests is not None and together:
             correct, losses = (torch.cat(column) for column in zip(*results, strict=True))
-            where = torch.empty(len(self.federation.data), dtype=torch.int64, device=self.device)
-            where[examples] = torch.arange(len(examples), device=self.device)
-            tests = [self.federation.clients[c].test for c in together]
-            own = where[torch.cat(tests)]
-            scores += client_scores(together, [len(test) for test in tests], correct[own], losses[own])
+            scores += self._tests.scores(correct, losses)
         for score in scores:
             if not math.isfinite(score.loss):
                 name = self.federation.clients[score.client].name
