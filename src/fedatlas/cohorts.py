@@ -230,15 +230,18 @@ class _Batches:
         """Whether the clients differ in size at any step, so that some are padded."""
         device = group[0].local.data.labels.device
         there = torch.arange(self.width) < sizes[:, :, None]
-        drawn = [client.local.data.train_on_host[client.order] for client in group]
+        trains = [client.local.data.train_on_host for client in group]
         if self.uneven:
             indices = torch.zeros(self.steps, len(group), self.width, dtype=torch.int64)
-            for i, (client, own) in enumerate(zip(group, drawn, strict=True)):
-                indices[:, i] = client.local.data.train_on_host[0]
-                indices[:, i][there[:, i]] = own
+            for i, (client, train) in enumerate(zip(group, trains, strict=True)):
+                indices[:, i] = train[0]
+                indices[:, i][there[:, i]] = train[client.order]
         else:
+            orders = torch.stack([client.order for client in group])
+            alike = len({len(train) for train in trains}) == 1
+            drawn = torch.stack(trains).gather(1, orders) if alike else _each(trains, orders)
             indices = torch.zeros(len(group), self.steps, self.width, dtype=torch.int64)
-            indices[:, there[:, 0]] = torch.stack(drawn)
+            indices[:, there[:, 0]] = drawn
             indices = indices.transpose(0, 1)
         self._indices = indices.to(device)
         self._weights = there.float().to(device) if self.uneven else None
@@ -262,3 +265,7 @@ class _Batches:
         if self._weights is None:
             return inputs, labels, None, None
         return inputs, labels, self._weights[step, :, : self._sizes[step]], self.active[step].bool()
+
+
+def _each(tables: Sequence[Tensor], places: Tensor) -> Tensor:
+    return torch.stack([table[own] for table, own in zip(tables, places, strict=True)])

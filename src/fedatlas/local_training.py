@@ -217,7 +217,9 @@ def draw_order(local: Local, skip_single: bool) -> tuple[list[int], Tensor]:
         if not found:
             break  # only batches of one example: nothing to train on
         sizes += found
-        passes.append(order[: sum(found)])
+        passes.append(order if sum(found) == count else order[: sum(found)])
+    if len(passes) == 1:
+        return sizes, passes[0]
     return sizes, torch.cat(passes) if passes else torch.empty(0, dtype=torch.int64)
 
 
