@@ -133,17 +133,17 @@ class ClientTraining:
         """Return the round's mean loss, or say whose training broke and at which step; waits for a GPU once."""
         if not self.losses:
             return 0.0
-        losses = torch.stack(self.losses)
         # A sum is finite if all its numbers are; norms come from a GPU in one call, sums are quicker on a CPU.
-        on_gpu = losses.is_cuda
+        on_gpu = self.losses[0].is_cuda
         sums = torch._foreach_norm(self.parameters) if on_gpu else [w.detach().sum() for w in self.parameters]
-        mean_loss, whole = torch.stack([losses.double().mean(), torch.stack(sums).sum().double()]).tolist()
-        if not math.isfinite(mean_loss):
-            step = int((~losses.isfinite()).nonzero()[0])
-            raise training_error(f"loss is {float(losses[step])} at step {step + 1} of {len(losses)}", self.local)
-        if not math.isfinite(whole):
+        told = torch.stack([*self.losses, *sums]).tolist()
+        losses, sizes = told[: len(self.losses)], told[len(self.losses) :]
+        for step, loss in enumerate(losses, 1):
+            if not math.isfinite(loss):
+                raise training_error(f"loss is {loss} at step {step} of {len(losses)}", self.local)
+        if not all(map(math.isfinite, sizes)):
             raise training_error("a parameter is not finite after the last step", self.local)
-        return float(mean_loss)
+        return math.fsum(losses) / len(losses)
 
 
 class Look:
