@@ -370,9 +370,10 @@ class _ProductsLikeConvolutions:
     """Lets products of float32 be rounded as cuDNN rounds convolutions, to TF32 unless a user forbids it."""
 
     def __enter__(self) -> None:
-        self._before = torch.backends.cuda.matmul.fp32_precision
-        if torch.backends.cudnn.conv.fp32_precision == "tf32":  # type: ignore[attr-defined]
+        self._before = getattr(torch.backends.cuda.matmul, "fp32_precision", None)  # None: older than torch 2.9
+        if self._before is not None and torch.backends.cudnn.conv.fp32_precision == "tf32":  # type: ignore[attr-defined]
             torch.backends.cuda.matmul.fp32_precision = "tf32"
 
     def __exit__(self, *_: object) -> None:
-        torch.backends.cuda.matmul.fp32_precision = self._before
+        if self._before is not None:
+            torch.backends.cuda.matmul.fp32_precision = self._before

@@ -149,7 +149,9 @@ class _Tape(TorchDispatchMode):
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one.nan_to_num(), other.nan_to_num())
+    """Tell whether two tensors hold the same bits."""
+    first, second = (tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other))
+    return torch.equal(first, second)
 
 
 def _lines(func: Any, args: Any, kwargs: Any, targets: list[str], listed: bool, names: Mapping[int, str]) -> list[str]:
