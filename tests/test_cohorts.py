@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch.func import grad, vmap
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import build_algorithm, fedavg
+from fedatlas.algorithms.fedpce import Group, Grouped
 from fedatlas.client import LocalWork
 from fedatlas.optimizers import SGD, Adam, LocalOptimizer
 from fedatlas.rounds import RoundRecord, ServerState, initial_state, play_round
@@ -79,6 +81,27 @@ def test_clients_of_unequal_sizes_step_together_as_they_would_alone(name: str) -
 )
 def test_optimizers_step_together(optimizer: LocalOptimizer) -> None:
     assert _agree(fedavg().with_optimizer(optimizer)).fallbacks() == {}
+
+
+class Head(nn.Linear):
+    """A layer of a type of its own."""
+
+
+@pytest.mark.parametrize("base", [SGD(lr=0.05, momentum=0.9), Adam(lr=0.01, weight_decay=0.1, decoupled=True)])
+def test_groups_of_other_rates_step_together_in_one_step_for_all_rounds(base: LocalOptimizer) -> None:
+    def network() -> nn.Module:
+        model = Smooth()
+        model.head = Head(8, 3)
+        return model
+
+    steps = []
+    for schedule in ("constant", "cosine"):
+        grouped = Grouped(base=replace(base, schedule=schedule), groups=(Group(of=Head, lr=0.2),))
+        simulator = _agree(fedavg().with_optimizer(grouped), network=network)
+        assert simulator.fallbacks() == {}
+        assert simulator.cohorts is not None
+        steps.append(len(simulator.cohorts._steps))
+    assert steps[0] == steps[1]
 
 
 @pytest.mark.parametrize("padding", [0, 1])

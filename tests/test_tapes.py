@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,10 +14,13 @@ from fedatlas import tapes
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg, moon
 from fedatlas.algorithms.client2vec import client2vec
+from fedatlas.algorithms.fedpce import fedpce
+from fedatlas.algorithms.fedsam import SharpnessAware
 from fedatlas.client import Local, LocalWork
 from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError
 from fedatlas.graphs import Lane
+from fedatlas.local_training import ClientTraining
 from fedatlas.models import build_model
 from fedatlas.objectives import Batch, Output, Term
 from fedatlas.optimizers import SGD, Adam, LocalOptimizer
@@ -37,13 +40,14 @@ class Counting(TapeRecorder):
 
     def __init__(self) -> None:
         super().__init__(patience=0, most_seconds=math.inf)
-        self.replays = 0
+        self.captures = self.replays = 0
 
     def worth(self, steps: int, seconds: float) -> bool:
         return steps > 0
 
     def capture(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
         replay = super().capture(function)
+        self.captures += 1
 
         def counted() -> Tensor:
             self.replays += 1
@@ -119,6 +123,34 @@ def test_an_atlas_in_the_objective_too(personal: bool) -> None:
 )
 def test_optimizers_too(optimizer: LocalOptimizer) -> None:
     _assert_same(fedavg().with_optimizer(optimizer))
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        SGD(lr=0.05, momentum=0.9, schedule="cosine"),
+        Adam(lr=0.01, weight_decay=0.1, schedule="cosine", keep_state=True),
+        Adam(lr=0.01, weight_decay=0.1, schedule="cosine", decoupled=True),
+    ],
+)
+@pytest.mark.parametrize("rho", [0.0, 0.05])
+def test_rates_of_groups_that_change_by_round_need_no_new_recording(
+    base: LocalOptimizer, rho: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where rates are a tensor, as on a GPU: rounds of other rates take the recordings that those of one rate do."""
+    begin = ClientTraining.__init__
+
+    def begin_with_tensor(training: ClientTraining, *arguments: Any) -> None:
+        begin(training, *arguments)
+        training.lr = torch.tensor(training.lr)
+
+    monkeypatch.setattr(ClientTraining, "__init__", begin_with_tensor)
+    recordings = []
+    for rule in (base, replace(base, schedule="constant")):
+        algorithm = fedpce(embedding=4, hidden=8).with_optimizer(rule)
+        algorithm = replace(algorithm, optimizer=SharpnessAware(base=algorithm.optimizer, rho=rho))
+        recordings.append(_assert_same(algorithm).captures)
+    assert recordings[0] == recordings[1]
 
 
 @dataclass(frozen=True, kw_only=True)

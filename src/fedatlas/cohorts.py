@@ -131,7 +131,7 @@ class CohortEngine:
         if not bench.model.training:
             bench.model.train()
         start = copies(bench.parameters)
-        optimizer = self.algorithm.optimizer.fitted(bench.model, list(start), first.round, first.rounds)
+        optimizer = self.algorithm.optimizer.fitted(bench.model, list(start))
         lr, fresh = self.algorithm.optimizer.lr_at(first.round, first.rounds), optimizer.init(bench.parameters)
         clients = []
         for position, (assignment, memory, _) in enumerate(work):
@@ -163,15 +163,17 @@ class CohortEngine:
         stack = Stack.of([client.local for client in group], [client.state for client in group], self.bench.buffers)
         whole = (key, len(group), stack.pattern(), batches.width, batches.uneven, optimizer)
         step = self._steps.get(whole)
+        first = group[0].work.assignment
+        rates = torch.tensor(optimizer.rates_at(first.round, first.rounds))
         if step is None:
-            step = StackedStep(self.algorithm, optimizer, group[0].local, stack, batches.uneven, self._recorder)
+            step = StackedStep(self.algorithm, optimizer, group[0].local, stack, rates, batches.uneven, self._recorder)
         else:
             step.stack.take(stack)
+            step.rates.copy_(rates, non_blocking=True)
         # What went wrong above may have left a step half made: it is kept only now.
         self._steps[whole] = step
-        step.rate.fill_(group[0].local.lr)
         seed = derive(self.seed, "cohort", group[0].local.round, *(c.local.data.name for c in group))
-        with seeded(seed, step.rate.device):
+        with seeded(seed, step.rates.device):
             losses = torch.stack([step(*batches.at(number)) for number in range(batches.steps)])
         return self._finish(group, optimizer, step.stack, losses, batches.active)
 

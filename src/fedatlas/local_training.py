@@ -58,16 +58,15 @@ class ClientTraining:
         self.algorithm, self.assignment, self.bench, self.data = algorithm, assignment, bench, data
         self.local = local = open_local(algorithm, work, assignment, bench, memory, data, seed)
         names = list(bench.parameters)
-        self.optimizer = algorithm.optimizer.fitted(bench.model, names, assignment.round, assignment.rounds)
+        self.optimizer = algorithm.optimizer.fitted(bench.model, names)
         self.state = {k: v.clone() for k, v in memory.get(OPTIMIZER, {}).items()} or self.optimizer.init(
             bench.parameters
         )
         self.slots = self.optimizer.slots(self.state, names)
         self.parameters = list(bench.parameters.values())
         # On a GPU a tensor, so that a captured step serves every rate; the arithmetic is then the same in all engines.
-        self.lr: Rate = (
-            local.lr if data.labels.device.type == "cpu" else torch.tensor(local.lr, device=data.labels.device)
-        )
+        rates, device = self.optimizer.rates_at(assignment.round, assignment.rounds), data.labels.device
+        self.lr: Rate = rates if device.type == "cpu" else torch.tensor(rates, device=device)
         self.losses: list[Tensor] = []
         if not bench.model.training:
             bench.model.train()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,11 @@ from fedatlas.types import Tensors
 Gradient = Callable[[], list[Tensor]]
 """Computes the gradient of the local objective at the parameters' current values."""
 Schedule = Literal["constant", "cosine"]
-Rate = float | Tensor
-"""A learning rate; on a GPU a tensor there, so that a captured step serves every value."""
-Rates = Rate | Sequence[float]
+RoundRate = float | tuple[float, ...]
+"""The learning rate of a round, or one for each group of parameters."""
+Rate = RoundRate | Tensor
+"""What a step gets of it; on a GPU a tensor there, so that a captured step serves every value."""
+Rates = float | Tensor | Sequence[float | Tensor]
 """One learning rate for all parameters, or one for each."""
 
 
@@ -59,14 +61,19 @@ class LocalOptimizer:
             return self.lr
         return self.min_lr + (self.lr - self.min_lr) * (1 + math.cos(math.pi * (round - 1) / rounds)) / 2
 
+    def rates_at(self, round: int, rounds: int) -> RoundRate:
+        """Return what a step of a round gets: its learning rate, or one for each group if groups differ in rate."""
+        return self.lr_at(round, rounds)
+
     def rebased(self, base: LocalOptimizer) -> LocalOptimizer:
         """Return this optimizer over another base; a plain one is replaced, a wrapper keeps its own rule."""
         return base
 
-    def fitted(self, model: nn.Module, names: Sequence[str], round: int, rounds: int) -> LocalOptimizer:
-        """Return the optimizer for one client's round; one whose layers differ in rate looks up here which they are.
+    def fitted(self, model: nn.Module, names: Sequence[str]) -> LocalOptimizer:
+        """Return the optimizer for a model; one whose layers differ in rate looks up here which they are.
 
-        ``names`` are the parameters that it will step, in order.
+        ``names`` are the parameters that it will step, in order. Nothing of a round may enter: clients and rounds of
+        equal optimizers share captured steps.
         """
         return self
 
@@ -125,7 +132,7 @@ class SGD(LocalOptimizer):
                 list(torch._foreach_add(gradients, velocity, alpha=self.momentum)) if self.nesterov else velocity
             )
         if isinstance(lr, Sequence):
-            torch._foreach_sub_(parameters, torch._foreach_mul(gradients, list(lr)))
+            torch._foreach_sub_(parameters, torch._foreach_mul(gradients, _listed(lr)))
         elif isinstance(lr, Tensor) and is_batchedtensor(parameters[0]):
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 # In one pass over all clients' values, for which vmap has no rule.
@@ -134,6 +141,11 @@ class SGD(LocalOptimizer):
             torch._foreach_sub_(parameters, torch._foreach_mul(gradients, lr))
         else:
             torch._foreach_add_(parameters, gradients, alpha=-lr)
+
+
+def _listed(rates: Rates) -> Any:
+    """Return rates as torch's functions on lists take them, which have an overload for each kind."""
+    return list(rates) if isinstance(rates, Sequence) else rates
 
 
 def _unstacked(tensor: Tensor) -> Tensor:
@@ -177,25 +189,26 @@ class Adam(LocalOptimizer):
         steps += 1
         if self.decoupled and self.weight_decay:
             if isinstance(lr, Sequence):
-                torch._foreach_mul_(parameters, [1 - one * self.weight_decay for one in lr])
+                torch._foreach_mul_(parameters, _listed([1 - one * self.weight_decay for one in lr]))
             else:
                 torch._foreach_mul_(parameters, 1 - lr * self.weight_decay)
         torch._foreach_lerp_(first, gradients, 1 - self.beta1)
         torch._foreach_mul_(second, self.beta2)
         torch._foreach_addcmul_(second, gradients, gradients, value=1 - self.beta2)
         # Plain numbers are quicker on a CPU; on a GPU reading the count would make the host wait.
-        count = steps if isinstance(lr, Tensor) or steps.is_cuda else float(steps)
+        captured = isinstance(lr[0] if isinstance(lr, Sequence) else lr, Tensor)
+        count = steps if captured or steps.is_cuda else float(steps)
         correction1, correction2 = 1 - self.beta1**count, 1 - self.beta2**count
         denominator = torch._foreach_sqrt(second)
         torch._foreach_div_(denominator, correction2**0.5)
         torch._foreach_add_(denominator, self.eps)
-        if isinstance(correction1, Tensor) or isinstance(lr, Tensor):
+        if isinstance(correction1, Tensor):
             update = torch._foreach_div(first, denominator)
-            torch._foreach_mul_(update, list(lr) if isinstance(lr, Sequence) else lr)
+            torch._foreach_mul_(update, _listed(lr))
             torch._foreach_div_(update, correction1)
             torch._foreach_sub_(parameters, update)
         elif isinstance(lr, Sequence):
-            torch._foreach_addcdiv_(parameters, first, denominator, [-one / correction1 for one in lr])
+            torch._foreach_addcdiv_(parameters, first, denominator, _listed([-one / correction1 for one in lr]))
         else:
             torch._foreach_addcdiv_(parameters, first, denominator, value=-lr / correction1)
 
@@ -225,13 +238,17 @@ class Wrapper(LocalOptimizer):
         """Return the base's learning rate of a round."""
         return self.base.lr_at(round, rounds)
 
+    def rates_at(self, round: int, rounds: int) -> RoundRate:
+        """Return the base's rates of a round."""
+        return self.base.rates_at(round, rounds)
+
     def rebased(self, base: LocalOptimizer) -> LocalOptimizer:
         """Return the same rule over another base."""
         return replace(self, base=self.base.rebased(base))
 
-    def fitted(self, model: nn.Module, names: Sequence[str], round: int, rounds: int) -> LocalOptimizer:
+    def fitted(self, model: nn.Module, names: Sequence[str]) -> LocalOptimizer:
         """Return the same rule over the fitted base."""
-        base = self.base.fitted(model, names, round, rounds)
+        base = self.base.fitted(model, names)
         return self if base is self.base else replace(self, base=base)
 
     def adapting(self, lr: float | None = None, min_lr: float | None = None) -> LocalOptimizer:

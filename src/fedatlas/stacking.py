@@ -108,11 +108,12 @@ class StackedStep:
         optimizer: LocalOptimizer,
         local: Local,
         stack: Stack,
+        rates: Tensor,
         uneven: bool,
         recorder: Recorder | None,
     ) -> None:
         self.stack, self._recorder, self._uneven = stack.own(), recorder, uneven
-        self.rate = torch.full((), local.lr, device=next(iter(stack.parameters.values())).device)
+        self.rates = rates.to(next(iter(stack.parameters.values())).device)
         self._one = one_step(algorithm, optimizer, local)
         self._warm: set[torch.Size] = set()
         self._graphs: dict[torch.Size, tuple[_Values, Callable[[], Tensor]]] = {}
@@ -145,7 +146,7 @@ class StackedStep:
         )
         with _OneByOne():
             losses = mapped(
-                stack.parameters, stack.buffers, stack.state, stack.read, inputs, labels, weights, self.rate
+                stack.parameters, stack.buffers, stack.state, stack.read, inputs, labels, weights, self.rates
             )
         if active is None:
             return losses
@@ -171,7 +172,7 @@ def one_step(algorithm: Algorithm, optimizer: LocalOptimizer, local: Local) -> C
         inputs: Tensor,
         labels: Tensor,
         weights: Tensor | None,
-        rate: Tensor,
+        rates: Tensor,
     ) -> Tensor:
         batch = Batch(inputs, labels, weights)
         seen = replace(
@@ -208,7 +209,7 @@ def one_step(algorithm: Algorithm, optimizer: LocalOptimizer, local: Local) -> C
             losses.append(loss)
             return gradients
 
-        optimizer.step(list(parameters.values()), optimizer.slots(state, names), gradient, rate)
+        optimizer.step(list(parameters.values()), optimizer.slots(state, names), gradient, rates)
         return losses[0]
 
     return one

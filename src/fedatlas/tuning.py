@@ -90,7 +90,8 @@ class Tuning:
     def _round_alone(self, position: int, number: int, personal: Tensors) -> Tensors:
         bench = self.bench
         local = self._open(self.clients[position], number, personal)
-        optimizer = self.algorithm.optimizer.fitted(bench.model, self.names, number, self.rounds)
+        optimizer = self.algorithm.optimizer.fitted(bench.model, self.names)
+        rates = optimizer.rates_at(number, self.rounds)
         slots = optimizer.slots(self.states[position], self.names)
         train_what_is_own(bench)
         torch.manual_seed(local.seed)
@@ -98,7 +99,7 @@ class Tuning:
         for batch in minibatches(local, bench):
             if self.names:
                 look = Look(self.algorithm, local, batch)
-                optimizer.step(list(bench.parameters.values()), slots, look, local.lr)
+                optimizer.step(list(bench.parameters.values()), slots, look, rates)
                 losses.append(look.losses[0])
             else:  # only running statistics are the client's own
                 bench.model(batch.inputs)
@@ -110,7 +111,8 @@ class Tuning:
     def _round_together(self, number: int, personal: Sequence[Tensors]) -> list[Tensors]:
         bench, model = self.bench, self.bench.model
         opened = [self._open(client, number, own) for client, own in zip(self.clients, personal, strict=True)]
-        optimizer = self.algorithm.optimizer.fitted(model, self.names, number, self.rounds)
+        optimizer = self.algorithm.optimizer.fitted(model, self.names)
+        rates = optimizer.rates_at(number, self.rounds)
         slots = optimizer.slots(self.states[0], self.names)
         stacked = {name: torch.stack([own[name] for own in personal]) for name in self.names}
         train_what_is_own(bench)
@@ -130,7 +132,7 @@ class Tuning:
                 losses.append(values)
                 return [found[name] for name in self.names]
 
-            optimizer.step(list(stacked.values()), slots, gradient, opened[0].lr)
+            optimizer.step(list(stacked.values()), slots, gradient, rates)
             self.num_steps = [steps + 1 for steps in self.num_steps]
         for own, mean in zip(self.losses, torch.stack(losses).double().mean(0).tolist(), strict=True):
             own.append(mean)

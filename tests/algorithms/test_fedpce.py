@@ -134,9 +134,11 @@ def test_rates_fall_by_cosine_each_to_its_own_minimum() -> None:
     names = [name for name, _ in model.named_parameters()]
 
     def rates(round: int) -> dict[str, float]:
-        fitted = algorithm.optimizer.fitted(model, names, round, 4)
+        fitted = algorithm.optimizer.fitted(model, names)
         assert isinstance(fitted, Grouped)
-        return dict(zip(names, fitted.rates, strict=True))
+        of_group = fitted.rates_at(round, 4)
+        assert isinstance(of_group, tuple)
+        return {name: of_group[place] for name, place in zip(names, fitted.places, strict=True)}
 
     first, third = rates(1), rates(3)
     assert first[VECTOR] == 0.1
@@ -160,7 +162,9 @@ def test_rates_fall_by_cosine_each_to_its_own_minimum() -> None:
         (SGD(lr=1e-3, momentum=0.9), lambda groups: torch.optim.SGD(groups, momentum=0.9)),
     ],
 )
-def test_grouped_steps_are_those_of_torchs_parameter_groups(base: Adam | SGD, theirs: object) -> None:
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_grouped_steps_are_those_of_torchs_parameter_groups(base: Adam | SGD, theirs: object, as_tensor: bool) -> None:
+    """With rates as a loop on a CPU gives them, and as a captured step does."""
     algorithm = fedpce(embedding=3, hidden=2)
     model = network(algorithm)
     grouped = Grouped(base=base, groups=(Group(of=NormGenerators, lr=0.02), Group(of=ClientEmbedding, lr=0.3)))
@@ -168,8 +172,9 @@ def test_grouped_steps_are_those_of_torchs_parameter_groups(base: Adam | SGD, th
     reference = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
     rate = {name: 0.3 if name == VECTOR else 0.02 if name.startswith("generators.") else 1e-3 for name in mine}
     optimizer = theirs([{"params": [p], "lr": rate[name]} for name, p in reference.items()])  # type: ignore[operator]
-    fitted = grouped.fitted(model, list(mine), 1, 1)
+    fitted = grouped.fitted(model, list(mine))
     state = fitted.init(mine)
+    rates = torch.tensor(fitted.rates_at(1, 1)) if as_tensor else fitted.rates_at(1, 1)
     rng = torch.Generator().manual_seed(0)
     for _ in range(4):
         gradients = [torch.randn(p.shape, generator=rng) for p in mine.values()]
@@ -180,7 +185,7 @@ def test_grouped_steps_are_those_of_torchs_parameter_groups(base: Adam | SGD, th
         def look(gradients: list[Tensor] = gradients) -> list[Tensor]:
             return gradients
 
-        fitted.step(list(mine.values()), fitted.slots(state, list(mine)), look, 1e-3)
+        fitted.step(list(mine.values()), fitted.slots(state, list(mine)), look, rates)
     for name in mine:
         torch.testing.assert_close(mine[name], reference[name].detach(), rtol=1e-5, atol=1e-6)
 
@@ -254,4 +259,8 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(UsageError, match=r"Adam\(min_lr\) must be in \[0, lr=0.1\], got 0.2"):
         Grouped(base=Adam(), groups=(Group(of=ClientEmbedding, lr=0.1, min_lr=0.2),))
     with pytest.raises(UsageError, match="Grouped must be fitted to a model"):
-        Grouped(base=SGD()).step([torch.zeros(1)], [], lambda: [torch.zeros(1)], 0.1)
+        Grouped(base=SGD()).step([torch.zeros(1)], [], lambda: [torch.zeros(1)], (0.1,))
+    fitted = Grouped(base=SGD()).fitted(Line(), ["head.weight"])
+    for lr in (0.1, (0.1, 0.2), torch.tensor(0.1)):
+        with pytest.raises(UsageError, match=r"Grouped needs the rates that rates_at\(round, rounds\) returns, got"):
+            fitted.step([torch.zeros(1)], [], lambda: [torch.zeros(1)], lr)

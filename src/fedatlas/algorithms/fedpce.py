@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedatlas.algorithm import Algorithm
 from fedatlas.errors import UsageError
 from fedatlas.models.conditioned import ClientEmbedding, ConditionedNorms, NormGenerators
-from fedatlas.optimizers import Adam, Gradient, LocalOptimizer, Rate, Wrapper
+from fedatlas.optimizers import Adam, Gradient, LocalOptimizer, Rate, RoundRate, Wrapper
 from fedatlas.splits import Split
 from fedatlas.types import Tensors
 from fedatlas.weighting import ByExamples, Equal
@@ -86,8 +86,8 @@ class Grouped(Wrapper):
     name: ClassVar[str] = "grouped"
     elementwise: ClassVar[bool] = True
     groups: tuple[Group, ...] = ()
-    rates: tuple[float, ...] = field(default=(), repr=False)
-    """The rate of each parameter in one round; ``fitted`` looks them up."""
+    places: tuple[int, ...] = field(default=(), repr=False)
+    """The group of each parameter, counted from 1, or 0 for none; ``fitted`` looks them up."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,16 +98,18 @@ class Grouped(Wrapper):
         for group in self.groups:
             self._of(group)
 
-    def fitted(self, model: nn.Module, names: Sequence[str], round: int, rounds: int) -> LocalOptimizer:
-        """Return the optimizer with the rates of a round."""
-        rate_of: dict[int, float] = {}
-        for group in self.groups:
-            rate = self._of(group).lr_at(round, rounds)
+    def rates_at(self, round: int, rounds: int) -> RoundRate:
+        """Return the rate of what is in no group, then that of each group."""
+        return (self.lr_at(round, rounds), *(self._of(group).lr_at(round, rounds) for group in self.groups))
+
+    def fitted(self, model: nn.Module, names: Sequence[str]) -> LocalOptimizer:
+        """Return the optimizer that knows each parameter's group."""
+        place_of: dict[int, int] = {}
+        for place, group in enumerate(self.groups, 1):
             members = (module for module in model.modules() if isinstance(module, group.of))
-            rate_of |= {id(parameter): rate for module in members for parameter in module.parameters()}
-        others = self.lr_at(round, rounds)
+            place_of |= {id(parameter): place for module in members for parameter in module.parameters()}
         parameters = dict(model.named_parameters())
-        return replace(self, rates=tuple(rate_of.get(id(parameters[name]), others) for name in names))
+        return replace(self, places=tuple(place_of.get(id(parameters[name]), 0) for name in names))
 
     def adapting(self, lr: float | None = None, min_lr: float | None = None) -> LocalOptimizer:
         """Return the optimizer for a new client: each group begins at its ``adapting_lr``, or all at ``lr``."""
@@ -118,10 +120,14 @@ class Grouped(Wrapper):
         return replace(self, base=self.base.adapting(lr, min_lr), groups=tuple(changed))
 
     def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: Rate) -> None:
-        """Take one step, each parameter at its own rate."""
-        if len(self.rates) != len(parameters):
+        """Take one step, each parameter at the rate of its group."""
+        if len(self.places) != len(parameters):
             raise UsageError("Grouped must be fitted to a model before it steps; call fitted(model, ...) first.")
-        self.base.update(parameters, self.base._decayed(parameters, gradient()), state, self.rates)
+        of_group = lr.unbind() if isinstance(lr, Tensor) and lr.ndim else lr
+        if not isinstance(of_group, tuple) or len(of_group) != 1 + len(self.groups):
+            raise UsageError(f"Grouped needs the rates that rates_at(round, rounds) returns, got {lr}.")
+        rates = [of_group[place] for place in self.places]
+        self.base.update(parameters, self.base._decayed(parameters, gradient()), state, rates)
 
     def _of(self, group: Group) -> LocalOptimizer:
         return replace(self.base, lr=group.lr, min_lr=group.min_lr)
