@@ -1,12 +1,15 @@
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
+from fedatlas import optimizers
 from fedatlas.errors import UsageError
-from fedatlas.optimizers import SGD, Adam, LocalOptimizer
+from fedatlas.optimizers import SGD, Adam, LocalOptimizer, Rates
 
 CASES: list[tuple[LocalOptimizer, Any, dict[str, Any]]] = [
     (SGD(lr=0.1), torch.optim.SGD, {"lr": 0.1}),
@@ -43,6 +46,97 @@ def test_steps_are_those_of_torch(ours: LocalOptimizer, theirs: Any, options: di
         ours.step(list(mine.values()), ours.slots(state, list(mine)), look, ours.lr)
     for parameter, tensor in zip(reference, mine.values(), strict=True):
         torch.testing.assert_close(tensor, parameter.detach(), rtol=1e-6, atol=1e-7)
+
+
+ADAMS = [
+    Adam(lr=0.01),
+    Adam(lr=0.01, beta1=0.5, beta2=0.9, weight_decay=0.1),
+    Adam(lr=0.01, weight_decay=0.1, decoupled=True),
+]
+
+
+def _of_groups(rates: Sequence[float | Tensor]) -> list[float | Tensor]:
+    """Of three parameters, the last two are a group."""
+    first, second = rates
+    return [first, second, second]
+
+
+RATES: dict[str, tuple[Rates, Rates]] = {
+    "one": (0.01, 0.01),
+    "one in a tensor": (0.01, torch.tensor(0.01)),
+    "of groups": (_of_groups((0.01, 0.2)), _of_groups((0.01, 0.2))),
+    "of groups in a tensor": (_of_groups((0.01, 0.2)), _of_groups(torch.tensor((0.01, 0.2)).unbind())),
+}
+
+
+def _adam_steps(
+    adam: Adam, lr: Rates, lay_out: Callable[[Tensor], Tensor] = lambda tensor: tensor, device: str = "cpu"
+) -> list[Tensor]:
+    """Return parameters and state after four updates, with gradients and state laid out in memory in some way."""
+    rng = torch.Generator().manual_seed(0)
+    sizes = ((3, 2), (4,), (2, 3, 5, 5))
+    named = {str(size): torch.randn(size, generator=rng).to(device) for size in sizes}
+    state = {name: lay_out(tensor) for name, tensor in adam.init(named).items()}
+    for _ in range(4):
+        gradients = [lay_out(torch.randn(size, generator=rng).to(device)) for size in sizes]
+        adam.update(list(named.values()), gradients, adam.slots(state, list(named)), lr)
+    return [*named.values(), *state.values()]
+
+
+@pytest.mark.parametrize("adam", ADAMS)
+@pytest.mark.parametrize("rates", RATES)
+def test_a_fused_step_is_the_step(adam: Adam, rates: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside plain numbers' steps: corrections of tensors are rounded to single precision where steps are not fused."""
+    plain, given = RATES[rates]
+    expected = _adam_steps(adam, plain)
+    monkeypatch.setattr(optimizers, "_can_be_fused", lambda tensors: True)
+    with _Counted() as counted:
+        found = _adam_steps(adam, given)
+    assert counted.calls == {"_fused_adamw_" if adam.decoupled else "_fused_adam_": 8 if "groups" in rates else 4}
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+
+
+class _Counted(TorchFunctionMode):
+    """Counts calls of fused kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: dict[str, int] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__.startswith("_fused"):
+            self.calls[func.__name__] = self.calls.get(func.__name__, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("adam", ADAMS)
+def test_a_fused_step_does_not_depend_on_how_gradients_and_state_lie_in_memory(
+    adam: Adam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def turned(tensor: Tensor) -> Tensor:
+        return tensor.mT.contiguous().mT if tensor.ndim > 1 else tensor
+
+    monkeypatch.setattr(optimizers, "_can_be_fused", lambda tensors: True)
+    for one, other in zip(_adam_steps(adam, 0.01, turned), _adam_steps(adam, 0.01), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_steps_on_a_cpu_are_not_fused() -> None:
+    with _Counted() as counted:
+        _adam_steps(Adam(), 0.01)
+    assert counted.calls == {}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("adam", ADAMS)
+def test_steps_on_a_gpu_are_fused_and_those_of_a_cpu(adam: Adam) -> None:
+    expected = _adam_steps(adam, _of_groups((0.01, 0.2)))
+    with _Counted() as counted:
+        found = _adam_steps(adam, _of_groups(torch.tensor((0.01, 0.2), device="cuda").unbind()), device="cuda")
+    assert sum(counted.calls.values()) == 8
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-5, atol=1e-6)
 
 
 def test_cosine_falls_from_lr_to_min_lr_over_the_rounds() -> None:

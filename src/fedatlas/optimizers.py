@@ -87,12 +87,12 @@ class LocalOptimizer:
         return {}
 
     def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: Rates) -> None:
-        """Change the parameters (and the state) in place, given their gradients."""
+        """Change the parameters (and the state) in place, given their gradients; weights decay here."""
         raise TypeError(f"{type(self).__name__} must define update()")
 
     def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: Rate) -> None:
         """Take one step; an optimizer that looks at several points calls ``gradient`` more than once."""
-        self.update(parameters, self._decayed(parameters, gradient()), state, lr)
+        self.update(parameters, gradient(), state, lr)
 
     def slots(self, state: Tensors, names: list[str]) -> list[list[Tensor]]:
         """Return the state as one list per kind (kinds sorted), each in the parameters' order or a single tensor."""
@@ -124,6 +124,7 @@ class SGD(LocalOptimizer):
 
     def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: Rates) -> None:
         """Change the parameters and momenta in place."""
+        gradients = self._decayed(parameters, gradients)
         if self.momentum:
             (velocity,) = state
             torch._foreach_mul_(velocity, self.momentum)
@@ -187,7 +188,12 @@ class Adam(LocalOptimizer):
         """Change the parameters and moments in place."""
         first, second, (steps,) = state
         steps += 1
-        if self.decoupled and self.weight_decay:
+        if _can_be_fused([*parameters, steps]):
+            self._update_fused(parameters, gradients, state, lr)
+            return
+        if not self.decoupled:
+            gradients = self._decayed(parameters, gradients)
+        elif self.weight_decay:
             if isinstance(lr, Sequence):
                 torch._foreach_mul_(parameters, _listed([1 - one * self.weight_decay for one in lr]))
             else:
@@ -212,8 +218,73 @@ class Adam(LocalOptimizer):
         else:
             torch._foreach_addcdiv_(parameters, first, denominator, value=-lr / correction1)
 
-    def _decayed(self, parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
-        return gradients if self.decoupled else super()._decayed(parameters, gradients)
+    def _update_fused(
+        self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: Rates
+    ) -> None:
+        """Do the same, once the step is counted, in one pass over all numbers of one rate, and not in nine."""
+        first, second, (steps,) = state
+        used = [_laid_out_as(parameters, tensors) for tensors in (gradients, first, second)]
+        fused = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
+        for rate, places in _by_rate(lr, len(parameters)):
+            weights, slopes, means, squares = ([one[i] for i in places] for one in (parameters, *used))
+            fused(
+                weights,
+                slopes,
+                means,
+                squares,
+                [],
+                [steps] * len(places),
+                lr=rate,
+                beta1=self.beta1,
+                beta2=self.beta2,
+                weight_decay=self.weight_decay,
+                eps=self.eps,
+                amsgrad=False,
+                maximize=False,
+            )
+        for own, changed in zip((*first, *second), (*used[1], *used[2]), strict=True):
+            if changed is not own:
+                own.copy_(changed)
+
+
+def _can_be_fused(tensors: list[Tensor]) -> bool:
+    """Tell whether torch has one kernel for all of an update: on a GPU, unless vmap stacks the tensors.
+
+    A CPU keeps to one way of rounding.
+    """
+    return all(
+        tensor.is_cuda
+        and tensor.dtype == torch.float32
+        and not is_batchedtensor(tensor)
+        and torch.ops.aten.is_non_overlapping_and_dense(tensor)
+        for tensor in tensors
+    )
+
+
+def _laid_out_as(parameters: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:
+    """Return tensors with the strides of their parameters, as a fused kernel wants them; copies of those without."""
+    return [
+        tensor if _lies_as(parameter, tensor) else torch.empty_like(parameter).copy_(tensor)
+        for parameter, tensor in zip(parameters, tensors, strict=True)
+    ]
+
+
+def _lies_as(parameter: Tensor, tensor: Tensor) -> bool:
+    """Tell whether a tensor has a parameter's strides, except where there is only one place to go."""
+    one, other = parameter.stride(), tensor.stride()
+    return one == other or all(
+        mine == theirs for size, mine, theirs in zip(parameter.shape, one, other, strict=True) if size != 1
+    )
+
+
+def _by_rate(lr: Rates, count: int) -> list[tuple[Any, list[int]]]:
+    """Return each rate with the positions of the parameters that step at it."""
+    if not isinstance(lr, Sequence):
+        return [(lr, list(range(count)))]
+    found: dict[int, tuple[Any, list[int]]] = {}
+    for position, rate in enumerate(lr):
+        found.setdefault(id(rate), (rate, []))[1].append(position)
+    return list(found.values())
 
 
 @dataclass(frozen=True, kw_only=True)

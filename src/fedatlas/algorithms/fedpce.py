@@ -127,7 +127,7 @@ class Grouped(Wrapper):
         if not isinstance(of_group, tuple) or len(of_group) != 1 + len(self.groups):
             raise UsageError(f"Grouped needs the rates that rates_at(round, rounds) returns, got {lr}.")
         rates = [of_group[place] for place in self.places]
-        self.base.update(parameters, self.base._decayed(parameters, gradient()), state, rates)
+        self.base.update(parameters, gradient(), state, rates)
 
     def _of(self, group: Group) -> LocalOptimizer:
         return replace(self.base, lr=group.lr, min_lr=group.min_lr)
