@@ -152,3 +152,23 @@ def test_a_product_sums_as_one_after_another_does(monkeypatch: pytest.MonkeyPatc
     for at_once in (100, 3):
         monkeypatch.setattr(aggregation, "PRODUCT_BYTES", at_once * terms[0].nbytes)
         torch.testing.assert_close(aggregation._product(terms, weights), expected)
+
+
+def test_tensors_of_stacked_clients_are_summed_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacked = torch.randn(6, 2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    weights = torch.rand(6, generator=torch.Generator().manual_seed(1))
+    copied: list[int] = []
+    stack = torch.stack
+
+    def counted(tensors: list[torch.Tensor]) -> torch.Tensor:
+        copied.append(len(tensors))
+        return stack(tensors)
+
+    monkeypatch.setattr(torch, "stack", counted)
+    channels_last = torch.empty_strided(stacked.shape, (96, 48, 1, 12, 3)).copy_(stacked)
+    for terms in (stacked.unbind(), channels_last.unbind(), stacked.flip(0).unbind()[::-1]):
+        expected = sum((w * t for w, t in zip(weights, terms, strict=True)), torch.zeros(()))
+        total = aggregation._product(terms, weights)
+        torch.testing.assert_close(total, expected)
+        assert total.stride() == terms[0].stride()
+    assert copied == [6], "only those in another order"

@@ -45,11 +45,13 @@ class ServerRule(ServerPart):
 def weighted_sum(terms: Sequence[Tensors], weights: Tensor) -> Tensors:
     """Return ``sum_k weights[k] * terms[k]``, added in the given order so that the bits repeat."""
     names = list(terms[0])
-    total = [torch.zeros_like(terms[0][name]) for name in names]
-    if not total:
+    if not names:
         return {}
-    if total[0].is_cuda and len(terms) > 2 * len(names):
-        return {name: _product([term[name] for term in terms], weights) for name in names}
+    first = terms[0][names[0]]
+    if first.is_cuda and len(terms) > 2 * len(names):
+        there = weights.to(first.device, torch.float32)
+        return {name: _product([term[name] for term in terms], there) for name in names}
+    total = [torch.zeros_like(terms[0][name]) for name in names]
     for tensors, weight in zip(terms, weights.tolist(), strict=True):
         torch._foreach_add_(total, [tensors[name] for name in names], alpha=weight)
     return dict(zip(names, total, strict=True))
@@ -57,13 +59,26 @@ def weighted_sum(terms: Sequence[Tensors], weights: Tensor) -> Tensors:
 
 def _product(terms: Sequence[Tensor], weights: Tensor) -> Tensor:
     """Return the weighted sum of many tensors on a GPU by few kernels, to bits that repeat."""
-    at_once = max(1, PRODUCT_BYTES // max(terms[0].nbytes, 1))
-    total = torch.zeros_like(terms[0])
+    like, weights = terms[0], weights.to(terms[0].dtype)
+    if (rows := _as_rows(terms)) is not None:
+        return torch.mv(rows.T, weights).as_strided(like.shape, like.stride())
+    at_once = max(1, PRODUCT_BYTES // max(like.nbytes, 1))
+    total = torch.zeros_like(like)
     for first in range(0, len(terms), at_once):
         some = torch.stack(list(terms[first : first + at_once]))
-        own = weights[first : first + at_once].to(some)
-        total += torch.mv(some.flatten(1).T, own).view(total.shape)
+        total += torch.mv(some.flatten(1).T, weights[first : first + at_once]).view(total.shape)
     return total
+
+
+def _as_rows(terms: Sequence[Tensor]) -> Tensor | None:
+    """Return tensors that lie one after another, as those of clients that were stacked do, as a matrix of theirs."""
+    whole, size = terms[0]._base, terms[0].numel()
+    if whole is None or whole.shape != (len(terms), *terms[0].shape) or whole.stride(0) != size:
+        return None
+    begin, step = whole.data_ptr(), size * whole.element_size()
+    if any(term._base is not whole or term.data_ptr() != begin + i * step for i, term in enumerate(terms)):
+        return None
+    return whole.as_strided((len(terms), size), (size, 1))
 
 
 def mean_change(uploads: Sequence[Upload], weights: Tensor) -> Tensors:

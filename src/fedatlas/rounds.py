@@ -9,6 +9,7 @@
 7 remember                     sampler.observe
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -151,8 +152,8 @@ def play_round(
     for link in algorithm.weighting:
         key = f"weighting/{link.name}"
         weights, memory[key] = link.weigh(weights, cohort, memory[key])
-    total = float(weights.sum())
-    if not total > 0 or not bool(weights.isfinite().all()):
+    total = float(weights.sum())  # not finite if one of them is not
+    if not 0 < total < math.inf:
         raise TrainingError(
             f"weights must be finite and not all zero, got {weights.tolist()}.",
             client=", ".join(roster[u.client].name for u in uploads),
@@ -167,8 +168,8 @@ def play_round(
         key = f"server/{rule.name}"
         change, memory[key] = rule.apply(change, memory[key], cohort)
     # As changes, so that a buffer that nobody changed keeps its bits.
-    moved = [add(upload.buffers, state.buffers, -1.0) for upload in uploads]
-    buffers = add(state.buffers, weighted_sum(moved, weights))
+    moved = [add(upload.buffers, state.buffers, -1.0) for upload in uploads] if state.buffers else []
+    buffers = add(state.buffers, weighted_sum(moved, weights)) if moved else {}
     memory[sampler] = algorithm.sampler.observe(memory[sampler], cohort)
 
     record = RoundRecord(

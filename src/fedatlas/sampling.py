@@ -36,4 +36,4 @@ class Uniform(Sampler):
         self, candidates: Sequence[int], count: int, roster: Roster, memory: Tensors, rng: np.random.Generator
     ) -> tuple[list[int], Tensors]:
         """Return ``count`` distinct clients."""
-        return [candidates[i] for i in rng.choice(len(candidates), size=count, replace=False)], memory
+        return [candidates[i] for i in rng.choice(len(candidates), size=count, replace=False).tolist()], memory

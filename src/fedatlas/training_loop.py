@@ -67,6 +67,9 @@ class TrainingLoop:
         self.algorithm, self.federation, self.host = algorithm, federation, host
         self.plan, self.seeds, self.writer, self.progress = plan, seeds, writer, progress
         self.domains = {i: client.domain for i, client in enumerate(federation.clients)}
+        self.about: list[dict[str, Any]] = [
+            {"client": client.name, "domain": client.domain, "held_out": client.held_out} for client in federation
+        ]
         shared, buffers = host.runner.bench.shared()
         self.state = initial_state(algorithm, shared, buffers, host.roster)
         self.candidates = candidates_of(host.roster)
@@ -184,15 +187,13 @@ class TrainingLoop:
         tested = {score.client: score for score in scores}
         lines = []
         for i in sorted(tested.keys() | record.weights.keys()):
-            entry: dict[str, Any] = {"round": record.round, "client": clients[i].name, "domain": clients[i].domain}
-            entry |= {"held_out": clients[i].held_out, "trained": i in record.weights}
+            entry = {"round": record.round, **self.about[i], "trained": i in record.weights}
             if i in record.weights:
-                entry |= {"weight": record.weights[i], "train_loss": record.losses[i]}
-            if i in tested:
-                score = tested[i]
-                entry |= {"accuracy": score.accuracy, "loss": score.loss, "num_tested": score.num_examples}
+                entry["weight"], entry["train_loss"] = record.weights[i], record.losses[i]
+            if (score := tested.get(i)) is not None:
+                entry["accuracy"], entry["loss"], entry["num_tested"] = score.accuracy, score.loss, score.num_examples
             if i in own:
-                entry |= {"own_accuracy": own[i].accuracy, "own_loss": own[i].loss}
+                entry["own_accuracy"], entry["own_loss"] = own[i].accuracy, own[i].loss
             lines.append(entry)
         self.writer.write("rounds.jsonl", [line])
         self.writer.write("clients.jsonl", lines)
