@@ -11,7 +11,7 @@ import torch
 
 from fedatlas.algorithms import fedavg
 from fedatlas.errors import RunFolderError, TrainingError
-from fedatlas.runs import Run
+from fedatlas.runs import Run, RunWriter
 from fedatlas.seeds import Seeds
 from fedatlas.simulate import ClientRunner
 from fedatlas.training import train
@@ -174,6 +174,18 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(RunFolderError, match="is not empty and holds no run"):
         _short(tmp_path, overwrite=True)
+
+
+def test_a_run_that_is_being_written_is_left_to_its_writer(tmp_path: Path) -> None:
+    first = _short(tmp_path / "run", rounds=2)
+    writer = RunWriter(first.folder, first.resolved, resume=True)
+    kept = (first.folder / "rounds.jsonl").read_bytes()
+    for options in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(RunFolderError, match="being written by another process"):
+            _short(tmp_path / "run", rounds=4, **options)
+    assert (first.folder / "rounds.jsonl").read_bytes() == kept
+    writer.close()
+    assert len(_short(tmp_path / "run", rounds=4, resume=True).rounds) == 4
 
 
 def test_resuming_under_other_settings_is_refused_by_key(tmp_path: Path) -> None:

@@ -24,6 +24,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 from fedatlas.checkpoints import Checkpoint, CheckpointStore, atomic_write
 from fedatlas.errors import RunFolderError
 from fedatlas.types import Tensors
@@ -37,6 +42,8 @@ CONFIG = "config.toml"
 ATLAS = "atlas.safetensors"
 """The atlas that a run made for itself, where its config says so."""
 ADAPTED = "adapted.json"
+LOCK = ".lock"
+"""Held by the process that writes the run; a process that is killed lets go of it."""
 
 
 class RunWriter:
@@ -68,7 +75,8 @@ class RunWriter:
             ) from error
         if taken and resume:
             check_same(_read_json(folder / RESOLVED), resolved, folder)
-        else:
+        self._lock = _locked(folder)
+        if not (taken and resume):
             self._clear()
         if config is not None:
             atomic_write(folder / CONFIG, config.encode())
@@ -125,6 +133,8 @@ class RunWriter:
             except OSError:
                 continue
         self._files = {}
+        if self._lock is not None:
+            self._lock.close()
 
     def _clear(self) -> None:
         stale = (*RECORDS, "portraits.npz", ADAPTED, "report.html")
@@ -244,9 +254,29 @@ class Run:
         return f"Run({str(self.folder)!r}, {self.name}, {len(self.rounds)} rounds)"
 
 
+def _locked(folder: Path) -> IO[bytes] | None:
+    """Keep other processes from writing the same run, where the system can; two would spoil each other's."""
+    if fcntl is None:
+        return None
+    try:
+        file = (folder / LOCK).open("ab")
+    except OSError:
+        return None  # what cannot be written is told when a record is opened
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        if not isinstance(error, BlockingIOError):
+            return None  # a file system without locks
+        raise RunFolderError(
+            f"{folder} is being written by another process. Wait until it ends, or use another folder."
+        ) from None
+    return file
+
+
 def _is_ours(name: str) -> bool:
     """Tell whether a run that was killed in its first moment could have left this file."""
-    return name in (*RECORDS, CONFIG, ATLAS, "checkpoints") or name.endswith(".partial")
+    return name in (*RECORDS, CONFIG, ATLAS, LOCK, "checkpoints") or name.endswith(".partial")
 
 
 def versions() -> dict[str, str]:
