@@ -171,7 +171,7 @@ def map_(
     source: Annotated[str, typer.Option("--source", help="See `fedatlas list atlases`.")] = "client2vec",
     encoder: Annotated[str, typer.Option("--encoder", help="See `fedatlas list encoders`.")] = "builtin",
     strategy: Annotated[str, typer.Option("--strategy", help="Client2Vec's: global or federated.")] = "global",
-    epochs: Annotated[int, typer.Option("--epochs", help="Client2Vec's passes (global) or rounds (federated).")] = 100,
+    epochs: Annotated[int, typer.Option("--epochs", help="Client2Vec's passes (global) or rounds (federated).")] = 10,
     device: DeviceOption = "cpu",
     workers: WorkersOption = None,
     to: Annotated[Path, typer.Option("--to", help="The file; pictures go beside it.")] = Path("atlas.safetensors"),

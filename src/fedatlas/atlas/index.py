@@ -24,9 +24,11 @@ from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.progress import make_progress
 from fedatlas.seeds import derive, numpy_generator
-from fedatlas.simulate import repeatable
+from fedatlas.simulate import repeatable, tensor_cores
 
 STRATEGIES = ("federated", "global")
+EPOCHS = 10
+"""By default. The paper has 500, which take longer than they help: see docs/evidence/client2vec.md."""
 READING_BATCH = 256
 """Fixed, so that an index's bits do not depend on the size of training batches."""
 
@@ -36,7 +38,7 @@ def client2vec_index(
     embeddings: Embeddings,
     *,
     strategy: str = "global",
-    epochs: int = 100,
+    epochs: int = EPOCHS,
     seed: int = 0,
     settings: IndexSettings | None = None,
     device: str | torch.device = "cpu",
@@ -50,7 +52,7 @@ def client2vec_index(
     Held-out clients have no part in that; they get their index from the trained network, as all do.
 
         >>> from fedatlas.atlas import client2vec_index
-        >>> atlas = client2vec_index(federation, embeddings, epochs=100)  # doctest: +SKIP
+        >>> atlas = client2vec_index(federation, embeddings)  # doctest: +SKIP
     """
     network = train_index_network(
         federation,
@@ -71,7 +73,7 @@ def train_index_network(
     embeddings: Embeddings,
     *,
     strategy: str = "global",
-    epochs: int = 100,
+    epochs: int = EPOCHS,
     seed: int = 0,
     settings: IndexSettings | None = None,
     device: str | torch.device = "cpu",
@@ -90,7 +92,7 @@ def train_index_network(
         if len(client.train):
             _vectors(client, embeddings)
     own = index_seed(seed)
-    with repeatable(place):
+    with repeatable(place), tensor_cores(place):
         network = DSAIGN(embeddings.examples.shape[1], embeddings.classes.shape[1], settings, seed=own)
         network.to(place)
         targets = network.targets(embeddings.classes)

@@ -8,7 +8,7 @@ from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.dsa_ign import IndexSettings
 from fedatlas.atlas.embeddings import Embeddings
 from fedatlas.atlas.encoders import make_encoder
-from fedatlas.atlas.index import STRATEGIES, client2vec_index
+from fedatlas.atlas.index import EPOCHS, STRATEGIES, client2vec_index
 from fedatlas.atlas.plain_sources import class_prototypes, feature_average, label_histogram
 from fedatlas.data.federation import Federation
 from fedatlas.errors import unknown_name
@@ -73,7 +73,7 @@ def make_atlas(
     encoder: str = "builtin",
     encoder_options: dict[str, Any] | None = None,
     strategy: str = "global",
-    epochs: int = 100,
+    epochs: int = EPOCHS,
     seed: int = 0,
     settings: IndexSettings | None = None,
     workers: int | None = None,
