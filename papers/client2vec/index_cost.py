@@ -1,32 +1,67 @@
-"""What the index costs: its seconds beside those of a hundred rounds of FedAvg on the same device.
+"""What the index costs: its seconds beside those of a hundred rounds of FedAvg on the same device, and what it tells.
 
-    python -m papers.client2vec.index_cost --device cuda --index-epochs 100 --length short
+    python -m papers.client2vec.index_cost --device cuda --data-folder DATA
 
-The encoding of the examples is given apart: it needs the encoder, which may not be where the training is.
+So many rounds are trained as ``--rounds`` says, nothing beside them, and a hundred are taken to last in proportion. The
+encoding of the examples is not in it: it needs the encoder, which may not be where the training is.
 """
 
 from __future__ import annotations
 
 from papers.client2vec.effect import length
-from papers.client2vec.indexing import index_spec, make_atlases
-from papers.client2vec.settings import MODELS, STRATEGIES, read
+from papers.client2vec.indexing import Spec, index_spec, make_atlases
+from papers.client2vec.settings import CIFAR, MODELS, QUICK, STRATEGIES, read
 from papers.client2vec.variants import measure_all, training
+from papers.tables import Cell, Numbers, Options, Table, write_table
+
+EPOCHS = (10, 100)
+ROUNDS = 100
+COLUMNS = {
+    "seconds": ("seconds", 1.0),
+    "% of the training": ("share", 100.0),
+    "beta^l with label shares": ("label_label_rank", 1.0),
+    "nearest by beta^l": ("label_neighbours", 1.0),
+    "nearest by beta^f": ("feature_neighbours", 1.0),
+    "label from u": ("u_label", 1.0),
+    "loss": ("last_loss", 1.0),
+}
+
+
+def indices(options: Options) -> dict[str, Spec]:
+    """Return the indices that are made, by the name of their row."""
+    return {
+        f"{title}, {epochs} epochs": index_spec("cifar10", strategy, options, epochs=epochs)
+        for title, strategy in STRATEGIES.items()
+        for epochs in EPOCHS
+    }
+
+
+def table(results: dict[str, list[Numbers]], trained: Numbers, options: Options) -> Table:
+    """Return the table of the indices beside the training, whose share is added to their numbers."""
+    whole = trained["seconds"] * ROUNDS / trained["rounds"]
+    for made in results.values():
+        made[:] = [{**numbers, "share": numbers["seconds"] / whole} for numbers in made]
+    words = (
+        f"{ROUNDS} rounds of FedAvg ({options.extra['model']}, {options.extra['precision']}) take {whole:.1f} s on "
+        f"{options.device}, by {trained['rounds']:.0f} of them; encoder {options.extra['encoder']}."
+    )
+    return Table(
+        title="What the index costs",
+        setting=f"{QUICK if options.quick else CIFAR} {words}",
+        columns=tuple(COLUMNS),
+        rows={row: [Cell(row, key=key, scale=scale) for key, scale in COLUMNS.values()] for row in results},
+        digits=2,
+    )
 
 
 def main() -> None:
-    """Make the index, train, and print both."""
-    options = read("What the index costs", length="paper", model="resnet18-cifar", index_epochs=100)
-    specs = {title: index_spec("cifar10", strategy, options) for title, strategy in STRATEGIES.items()}
-    atlases = make_atlases(specs, options)
+    """Make the indices, train, and print both."""
+    options = read("What the index costs", rounds=20, length="paper", model="resnet18-cifar", precision="float32")
+    results = make_atlases(indices(options), options)
     model = {} if options.quick else {"model": MODELS[options.extra["model"]]}
     variant = training("FedAvg", options, changes=length(options, model))
-    run = measure_all([variant], options)[variant.name][0]
-    print(f"FedAvg, {run['rounds']} rounds, {run['images']} images: {run['seconds']:.1f} s on {options.device}")
-    for title, (numbers,) in atlases.items():
-        share = numbers["seconds"] / run["seconds"]
-        print(
-            f"index {title}, {specs[title]['epochs']} epochs: {numbers['seconds']:.1f} s, {share:.2%} of the training"
-        )
+    trained = measure_all([variant], options)[variant.name][0]
+    write_table(table(results, trained, options), results, options)
 
 
 if __name__ == "__main__":

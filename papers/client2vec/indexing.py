@@ -27,15 +27,17 @@ from fedatlas.atlas.index import index_clients, sample_indices, train_index_netw
 from fedatlas.client import PERSONAL
 from fedatlas.config import Config
 from fedatlas.data import Federation
-from fedatlas.seeds import numpy_generator
+from fedatlas.seeds import generator, numpy_generator
 from fedatlas.training import make_model
 from papers.client2vec.quality import quality, sample_quality
 from papers.client2vec.settings import SAMPLES, sections
 from papers.tables import Numbers, Options, Task, Variant, measure, train_sections
 
 FILE = "atlas.safetensors"
+RANDOM_WIDTH = 512
 PAPER_WIDTH = 2048
 """Of the feed-forward layers of DSA-IGN."""
+WITHOUT_ENCODER = ("label-histogram", "random-vectors")
 Spec = Mapping[str, Any]
 
 
@@ -106,8 +108,10 @@ def made_atlas(task: Task) -> Numbers:
     whole = whole_federation(spec["data"], options)
     federation = limited(whole, spec["samples"])
     begun = time.perf_counter()
-    embeddings = None if spec["source"] == "label-histogram" else embed(spec, federation, options)
+    embeddings = None if spec["source"] in WITHOUT_ENCODER else embed(spec, federation, options)
     encoded = time.perf_counter() - begun
+    # A GPU's libraries are loaded by whatever comes first; that is no part of an index.
+    torch.ones(32, 32, device=options.device).matmul(torch.ones(32, 32, device=options.device)).sum().item()
     begun = time.perf_counter()
     extra: Numbers = {}
     if spec["source"] == "client2vec":
@@ -165,10 +169,24 @@ def save_atlas(atlas: Atlas, task: Task) -> None:
 
 def plain_atlas(source: str, federation: Federation, embeddings: Embeddings | None) -> Atlas:
     """Return an atlas that needs no network."""
+    if source == "random-vectors":
+        return random_vectors(federation)
     if embeddings is None:
         return label_histogram(federation)
     make = {"feature-average": feature_average, "class-prototypes": class_prototypes}
     return make[source](federation, embeddings)
+
+
+def random_vectors(federation: Federation) -> Atlas:
+    """Return an atlas that knows nothing of its clients: what it does, any vectors do."""
+    rng = generator(0, "papers", "random vectors")
+    return Atlas(
+        names=tuple(client.name for client in federation),
+        halves={half: torch.randn(len(federation), RANDOM_WIDTH, generator=rng) for half in ("feature", "label")},
+        sizes=torch.tensor([len(client.train) for client in federation]),
+        domains=tuple(client.domain for client in federation),
+        provenance={"source": "random vectors"},
+    )
 
 
 def whole_federation(data: Mapping[str, Any], options: Options) -> Federation:

@@ -23,10 +23,16 @@ def filled(page: str, tables: dict[str, str]) -> str:
         if name not in tables:
             return found[0]
         # The page has headings and settings of its own; what it takes are the table's lines.
-        lines = [line for line in tables[name].splitlines() if line.startswith("|")]
+        lines = [line for line in tables[name].splitlines() if line.startswith("|") and _measured(line)]
         return f"<!-- begin {name} -->\n" + "\n".join(lines) + f"\n<!-- end {name} -->"
 
     return _MARKED.sub(replacement, page)
+
+
+def _measured(line: str) -> bool:
+    """Tell whether a row has any number of ours; one that was not measured is left out."""
+    cells = [cell.strip() for cell in line.strip("|").split("|")[1:]]
+    return not cells or any(not cell.startswith("–") for cell in cells)
 
 
 def main() -> None:

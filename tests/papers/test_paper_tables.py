@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedatlas.errors import TrainingError, UsageError
+from papers.kept_results import pack, unpack
 from papers.tables import Cell, Numbers, Options, Table, Task, Variant, measure, read_options, render, trained
 
 
@@ -119,3 +120,18 @@ def test_options_come_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> 
     assert options.pick(10, 1) == 1
     monkeypatch.setattr(sys, "argv", ["table", "--rounds", "7"])
     assert read_options("t", rounds=100).rounds == 7
+
+
+def test_results_travel_in_one_file_and_are_not_measured_again(tmp_path: Path) -> None:
+    def result(name: str, seed: int) -> dict[str, object]:
+        return {"name": name, "seed": seed, "numbers": {"best": 0.5, "clock": [1.0, 2.0]}}
+
+    there, back, file = tmp_path / "there", tmp_path / "back", tmp_path / "kept.json"
+    (there / "results").mkdir(parents=True)
+    for name, seed in (("FedAvg", 0), ("FedAvg", 1), ("atlas of cifar10", 0)):
+        (there / "results" / f"{name}-{seed}.json").write_text(json.dumps(result(name, seed)))
+    assert pack(there, file) == 3
+    assert unpack(file, back) == 2
+    assert unpack(file, back) == 0
+    found = json.loads((back / "results" / "FedAvg-1.json").read_text())
+    assert found == {"name": "FedAvg", "seed": 1, "numbers": {"best": 0.5}}

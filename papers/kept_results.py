@@ -1,0 +1,56 @@
+"""The results of many trainings in one file that travels, and back into a folder, where they are not measured again.
+
+python -m papers.kept_results runs/client2vec docs/evidence/client2vec.json
+python -m papers.kept_results docs/evidence/client2vec.json runs/client2vec
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+ATLAS = "atlas of "
+FOLDER = "results"
+"""Where in its folder a script of tables keeps what it measured, a file for each training."""
+
+
+def pack(folder: Path, file: Path) -> int:
+    """Write the results of a folder to one file; return how many there are."""
+    found = {path.stem: json.loads(path.read_bytes()) for path in sorted((folder / FOLDER).glob("*.json"))}
+    for content in found.values():
+        content["numbers"].pop("clock", None)  # seconds of every evaluation: long, and of one machine
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(content)}" for name, content in found.items())
+    file.write_text(f"{{\n{lines}\n}}\n")
+    return len(found)
+
+
+def unpack(file: Path, folder: Path) -> int:
+    """Write the results of a file into a folder, those that are not there; return how many.
+
+    What was measured of an atlas stays behind: the atlas itself does not travel, and is made anew.
+    """
+    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+    written = 0
+    for name, content in json.loads(file.read_bytes()).items():
+        target = folder / FOLDER / f"{name}.json"
+        if not target.exists() and not content["name"].startswith(ATLAS):
+            target.write_text(json.dumps(content))
+            written += 1
+    return written
+
+
+def main() -> None:
+    """Pack a folder, or unpack a file."""
+    parser = argparse.ArgumentParser(description="Keep the results of many trainings in one file, or take them out.")
+    parser.add_argument("source", type=Path, help="a script's folder (--out), or a file that was made from one")
+    parser.add_argument("target", type=Path, help="the file to write, or the folder to fill")
+    given = parser.parse_args()
+    if given.source.is_dir():
+        print(f"{given.target}: {pack(given.source, given.target)} results")
+    else:
+        print(f"{given.target}: {unpack(given.source, given.target)} results that were not there")
+
+
+if __name__ == "__main__":
+    main()
