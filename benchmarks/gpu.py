@@ -91,6 +91,7 @@ def fedatlas_rate(
         run = fedatlas.train(clients, algorithm, folder=folder, progress=False, **options)
         whole = time.perf_counter() - began
         timings, records, machine = run.timings, run.clients, run.resolved["machine"]
+        server = run.profile()[-1].share
     sizes = {client.name: len(client.train) for client in clients}
     seconds = [entry["train"] for entry in timings]
     trained = [0] * len(seconds)
@@ -104,6 +105,7 @@ def fedatlas_rate(
         "train_seconds": sum(seconds),
         "evaluate_seconds": sum(entry["evaluate"] for entry in timings),
         "whole_seconds": whole,
+        "server": server,
         "engine": machine.get("engine"),
         "fallbacks": timings[-1].get("fallbacks", {}),
         "peak_gigabytes": torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else None,
@@ -209,7 +211,8 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
     for name, all_told in results.items():
         if name.startswith("D"):
             whole = statistics.median(told["train_seconds"] + told["evaluate_seconds"] for told in all_told)
-            lines += ["", f"{name}, all rounds with evaluation: {whole:.1f} s"]
+            server = statistics.median(told["server"] for told in all_told)
+            lines += ["", f"{name}, all rounds with evaluation: {whole:.1f} s; the server's side: {server:.1%}"]
     return "\n".join(lines)
 
 

@@ -111,6 +111,9 @@ def tables(results: Mapping[str, Any]) -> str:
             peak = statistics.median(told["peak_mb"] for told in contenders[name])
             spread = f"{1e3 * min(every):.0f} to {1e3 * max(every):.0f}"
             lines.append(f"| {name} | {1e3 * seconds:.1f} | {spread} | {ratios} | {peak:.0f} |")
+        for name in ours:
+            share = statistics.median(told["server"] for told in contenders[name])
+            lines += ["", f"Of a round of {name}, the server's side is {share:.1%}."]
         lines.append("")
     versions: dict[str, str] = {}
     for contenders in results["workloads"].values():

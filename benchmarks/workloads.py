@@ -169,10 +169,10 @@ def contender(description: str) -> tuple[Workload, argparse.Namespace]:
     return workload, options
 
 
-def tell(seconds: Sequence[float], packages: Sequence[str] = ()) -> None:
-    """Print what a contender measured as the last line of its output: seconds of each round."""
+def tell(seconds: Sequence[float], packages: Sequence[str] = (), **more: float) -> None:
+    """Print what a contender measured as the last line of its output: seconds of each round, and what it says more."""
     versions = {name: metadata.version(name) for name in ("torch", *packages)}
     peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
     about = {"python": platform.python_version(), **versions}
-    print(json.dumps({"seconds": list(seconds), "peak_mb": round(peak), "versions": about}), flush=True)
+    print(json.dumps({"seconds": list(seconds), "peak_mb": round(peak), "versions": about, **more}), flush=True)
     sys.stdout.flush()

@@ -3,8 +3,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -107,6 +108,27 @@ def test_ctrl_c_keeps_finished_rounds_and_resumes_to_the_same_bits(
     _short(tmp_path / "stopped", evaluate_every=3, resume=True)
     assert (tmp_path / "stopped/rounds.jsonl").read_bytes() == (tmp_path / "whole/rounds.jsonl").read_bytes()
     assert same_bits(Run(tmp_path / "stopped").parameters(), Run(tmp_path / "whole").parameters())
+
+
+def test_ctrl_c_while_records_are_written_leaves_none_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _short(tmp_path / "whole", evaluate_every=6)
+    original = RunWriter.write
+
+    def interrupted(writer: RunWriter, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
+        if name == "clients.jsonl" and lines[0]["round"] == 3:
+            raise KeyboardInterrupt
+        original(writer, name, lines)
+
+    monkeypatch.setattr(RunWriter, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _short(tmp_path / "stopped", evaluate_every=6, checkpoint_every=2)
+    monkeypatch.undo()
+    assert Run(tmp_path / "stopped").checkpoint().state.round == 2
+    _short(tmp_path / "stopped", evaluate_every=6, checkpoint_every=2, resume=True)
+    for name in ("rounds.jsonl", "clients.jsonl"):
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_a_training_that_breaks_keeps_the_rounds_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

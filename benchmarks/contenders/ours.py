@@ -63,7 +63,7 @@ def main() -> None:
             progress=False,
             **engines,
         )
-        tell([entry["train"] for entry in run.timings], ["fedatlas"])
+        tell([entry["train"] for entry in run.timings], ["fedatlas"], server=run.profile()[-1].share)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def weighted_sum(terms: Sequence[Tensors], weights: Tensor) -> Tensors:
         return {}
     first = terms[0][names[0]]
     if first.is_cuda and len(terms) > 2 * len(names):
-        there = weights.to(first.device, torch.float32)
+        there = weights.float().to(first.device, non_blocking=True)
         return {name: _product([term[name] for term in terms], there) for name in names}
     total = [torch.zeros_like(terms[0][name]) for name in names]
     for tensors, weight in zip(terms, weights.tolist(), strict=True):

@@ -20,6 +20,7 @@ from fedatlas.algorithm import Algorithm
 from fedatlas.client import OPTIMIZER, Local, LocalWork, Workbench, copies
 from fedatlas.graphs import Work, structure
 from fedatlas.local_training import draw_order, training_error
+from fedatlas.meanwhile import Meanwhile
 from fedatlas.objectives import Term
 from fedatlas.optimizers import LocalOptimizer
 from fedatlas.recorders import Recorder, UncapturableError
@@ -86,16 +87,18 @@ class CohortEngine:
         self._data, self._recorder = runner.data, recorder
         self._pads = can_pad(self.algorithm, self.bench.model)
         self._steps: dict[Hashable, StackedStep] = {}
+        self._meanwhile = Meanwhile()
         self.refused: dict[str, int] = {}
         """Why clients were not stacked, and how many groups of them."""
         if reason := why_not_stacked(self.algorithm, self.bench):
             self.refused[reason] = 1
 
     @torch.no_grad()
-    def train(self, work: Sequence[Work]) -> dict[int, Result]:
+    def train(self, work: Sequence[Work], meanwhile: Meanwhile | None = None) -> dict[int, Result]:
         """Return what clients send and remember, by their position; those that are missing could not be stacked."""
         if self.refused or not work:
             return {}
+        self._meanwhile = meanwhile or Meanwhile()
         if self._recorder is None:
             return self._train(work)
         self._recorder.begin()
@@ -191,6 +194,7 @@ class CohortEngine:
         values = [end.unbind() for end in ends]
         buffers = {name: buffer.clone().unbind() for name, buffer in stack.buffers.items()}
         notes: list[Memory] = []
+        own = [{name: change[i] for name, change in zip(names, changes, strict=True)} for i in range(len(group))]
         for i, client in enumerate(group):
             local = client.local
             local.steps = len(client.sizes)
@@ -199,6 +203,9 @@ class CohortEngine:
             notes.append({term.name: note for term in self.algorithm.objective if (note := term.finish(local))})
             if optimizer.keep_state and stack.state:
                 local.memory[OPTIMIZER] = {name: value[i].clone() for name, value in stack.state.items()}
+        self._meanwhile.catch_up()
+        for client, change in zip(group, own, strict=True):
+            self._meanwhile.take(client.work.assignment.client, change)
         means, broken = told.tolist()  # only now: this waits for the device
         results: dict[int, Result] = {}
         for i, client in enumerate(group):
@@ -209,7 +216,7 @@ class CohortEngine:
                 client=client.work.assignment.client,
                 num_examples=local.data.num_examples,
                 num_steps=local.steps,
-                change={name: change[i] for name, change in zip(names, changes, strict=True)},
+                change=own[i],
                 buffers=local.buffers,
                 notes=notes[i],
                 metrics={"loss": means[i]},

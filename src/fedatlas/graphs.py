@@ -22,6 +22,7 @@ from torch import Tensor
 from fedatlas.client import ClientData, Local, Workbench
 from fedatlas.kept import follow
 from fedatlas.local_training import ClientTraining, Look
+from fedatlas.meanwhile import Meanwhile
 from fedatlas.objectives import Batch
 from fedatlas.optimizers import Rate
 from fedatlas.recorders import Recorder, UncapturableError
@@ -234,7 +235,7 @@ class GraphEngine:
         """How many clients train at a time."""
         return len(self._lanes)
 
-    def train(self, work: Sequence[Work]) -> list[tuple[Upload, Memory]]:
+    def train(self, work: Sequence[Work], meanwhile: Meanwhile | None = None) -> list[tuple[Upload, Memory]]:
         """Train clients, those with most to do first; return what each sends and remembers, in the given order."""
         results: dict[int, tuple[Upload, Memory]] = {}
         flying: list[tuple[int, Lane, ClientTraining]] = []
@@ -250,6 +251,8 @@ class GraphEngine:
                 idle.append(Lane(self._lanes[0].bench.twin(), self._recorder()))
                 idle[-1].recorder.begin()
                 self._lanes.append(idle[-1])
+        if meanwhile is not None:
+            meanwhile.catch_up()
         while flying:
             self._land(flying, results)
         for lane in self._lanes:

@@ -11,15 +11,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from fedatlas.aggregation import add, mean_change, weighted_sum
 from fedatlas.algorithm import Algorithm
 from fedatlas.errors import TrainingError, UsageError
+from fedatlas.meanwhile import Foreseen, Meanwhile
 from fedatlas.seeds import numpy_generator
 from fedatlas.stopwatch import Stopwatch, client_seconds
 from fedatlas.types import Assignment, ClientInfo, ClientScore, Cohort, Memory, Roster, Tensors, Upload
@@ -27,6 +29,9 @@ from fedatlas.types import Assignment, ClientInfo, ClientScore, Cohort, Memory, 
 
 class Transport(Protocol):
     """Where clients run. What a client remembers stays with the transport."""
+
+    meanwhile: Meanwhile
+    """What may be done while clients train; set for each round."""
 
     def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
         """Return what clients answer before training, by client id."""
@@ -90,11 +95,13 @@ def play_round(
     test_own: bool = False,
     watch: Stopwatch | None = None,
     candidates: Sequence[int] | None = None,
+    put_off: Callable[[], object] | None = None,
 ) -> tuple[ServerState, RoundRecord]:
     """Play the next round and return the new state and what happened.
 
     ``test_own`` scores clients' own models too; ``watch`` is told when a stage ends. ``candidates`` are the clients
     that may take part, for a caller who knows them: among very many, finding those who are not held out takes time.
+    ``put_off`` is done while clients train, or when they have.
     """
     watch = watch or Stopwatch()
     number = state.round + 1
@@ -133,37 +140,36 @@ def play_round(
                 memory[f"server/{rule.name}"] = rule.gather(memory[f"server/{rule.name}"], said, roster)
         watch.lap("surveys")
 
+    lr = algorithm.optimizer.lr_at(number, rounds)
+
+    def cohort_of(uploads: Sequence[Upload]) -> Cohort:
+        return Cohort(
+            round=number, rounds=rounds, roster=roster, uploads=uploads, draws=draws, shared=state.shared, lr=lr
+        )
+
+    def foresee() -> Foreseen:
+        expected = [
+            Upload(client=client.id, num_examples=client.num_examples, num_steps=0, change={}, buffers={})
+            for client in chosen
+        ]
+        return [client.id for client in chosen], _weigh(algorithm, cohort_of(expected), memory)[0]
+
+    foreseeable = all(link.foreseeable for link in algorithm.weighting)
+    meanwhile = transport.meanwhile = Meanwhile(foresee if foreseeable else None, put_off)
     uploads = sorted(transport.train(assignments()), key=lambda upload: upload.client)
     watch.lap("training")
+    meanwhile.catch_up()
+    watch.lap("records")
     if not uploads:
         skipped = RoundRecord(round=number, cohort=tuple(sorted(drawn)), weights={}, losses={})
         return replace(state, round=number, memory=memory), skipped
 
-    cohort = Cohort(
-        round=number,
-        rounds=rounds,
-        roster=roster,
-        uploads=uploads,
-        draws=draws,
-        shared=state.shared,
-        lr=algorithm.optimizer.lr_at(number, rounds),
-    )
-    weights = torch.ones(len(uploads), dtype=torch.float64)
-    for link in algorithm.weighting:
-        key = f"weighting/{link.name}"
-        weights, memory[key] = link.weigh(weights, cohort, memory[key])
-    total = float(weights.sum())  # not finite if one of them is not
-    if not 0 < total < math.inf:
-        raise TrainingError(
-            f"weights must be finite and not all zero, got {weights.tolist()}.",
-            client=", ".join(roster[u.client].name for u in uploads),
-            round=number,
-            stage="weighting",
-        )
-    weights = weights / total
+    cohort = cohort_of(uploads)
+    weights, weighed = _weigh(algorithm, cohort, memory)
+    memory |= weighed
     watch.lap("weighting")
 
-    change = mean_change(uploads, weights)
+    change = meanwhile.mean(uploads, weights) or mean_change(uploads, weights)
     for rule in algorithm.server:
         key = f"server/{rule.name}"
         change, memory[key] = rule.apply(change, memory[key], cohort)
@@ -183,6 +189,24 @@ def play_round(
     shared = add(state.shared, change)
     watch.lap("aggregation")
     return ServerState(round=number, shared=shared, buffers=buffers, memory=memory), record
+
+
+def _weigh(algorithm: Algorithm, cohort: Cohort, memory: Memory) -> tuple[Tensor, Memory]:
+    """Return what each upload counts, all together 1, and what the weightings remember then."""
+    weights = torch.ones(len(cohort.uploads), dtype=torch.float64)
+    after: Memory = {}
+    for link in algorithm.weighting:
+        key = f"weighting/{link.name}"
+        weights, after[key] = link.weigh(weights, cohort, memory[key])
+    total = float(weights.sum())  # not finite if one of them is not
+    if not 0 < total < math.inf:
+        raise TrainingError(
+            f"weights must be finite and not all zero, got {weights.tolist()}.",
+            client=", ".join(cohort.roster[upload.client].name for upload in cohort.uploads),
+            round=cohort.round,
+            stage="weighting",
+        )
+    return weights / total, after
 
 
 def candidates_of(roster: Roster) -> list[int]:

@@ -29,6 +29,7 @@ from fedatlas.errors import TrainingError, UsageError, unknown_name
 from fedatlas.graphs import GraphEngine, Lane, Work
 from fedatlas.layout import prefers_channels_last
 from fedatlas.local_training import ClientTraining, train_client
+from fedatlas.meanwhile import Meanwhile
 from fedatlas.objectives import Term
 from fedatlas.parts import ServerPart
 from fedatlas.process_memory import keep_freed_memory
@@ -169,6 +170,7 @@ class Simulator:
         """What each client remembers, as of the last committed round."""
         self.changed: set[int] = set()
         """Clients whose memory changed since somebody last cleared this set."""
+        self.meanwhile = Meanwhile()
         self._pending: dict[int, Memory] = {}
         self._tests: TestParts | None = None
         self.workers = choose_workers(workers, self.device, len(federation.training_ids))
@@ -223,13 +225,14 @@ class Simulator:
     def _train_together(self, tasks: list[Task]) -> list[tuple[Upload, Memory]]:
         """Return what clients send and remember, by the engine; what one cannot do is left to the next."""
         if self.graphs is None and self.cohorts is None:
-            return self._run(tasks)
+            return self._run(tasks, self.meanwhile)
         work = [Work(task.arguments[0], task.arguments[1], task.cost) for task in tasks]
         with repeatable(self.device):
-            results = self.cohorts.train(work) if self.cohorts is not None else {}
+            results = self.cohorts.train(work, self.meanwhile) if self.cohorts is not None else {}
             left = [i for i in range(len(work)) if i not in results]
             if self.graphs is not None and left:
-                results |= dict(zip(left, self.graphs.train([work[i] for i in left]), strict=True))
+                some = self.graphs.train([work[i] for i in left], self.meanwhile)
+                results |= dict(zip(left, some, strict=True))
             for i, (upload, memory) in results.items():
                 results[i] = (self.runner.tested(work[i].assignment, upload, memory), memory)
         if self.graphs is None:
@@ -293,10 +296,10 @@ class Simulator:
         cost = len(self.federation.clients[assignment.client].train)
         return Task(method, (assignment, self.memory.get(assignment.client, {})), cost=cost)
 
-    def _run(self, tasks: Sequence[Task]) -> list[Any]:
+    def _run(self, tasks: Sequence[Task], meanwhile: Meanwhile | None = None) -> list[Any]:
         with repeatable(self.device):
             if self.pool is not None:
-                return self.pool.run(tasks)
+                return self.pool.run(tasks, meanwhile)
             return [getattr(self.runner, task.method)(*task.arguments) for task in tasks]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -77,6 +77,8 @@ class TrainingLoop:
         self.watch = Stopwatch()
         self.saved_round = 0
         self.complete_round = 0
+        """The last round of which all is written."""
+        self._unwritten: Callable[[], None] | None = None
 
     def run(self) -> None:
         """Play the rounds that are left."""
@@ -88,9 +90,11 @@ class TrainingLoop:
                     self._round()
         except (KeyboardInterrupt, TrainingError):
             # What clients remember and what the server holds belong together only at the end of a round.
+            self._write_up()
             if self.complete_round == self.state.round > self.saved_round:
                 self._save()
             raise
+        self._write_up()
         if self.saved_round < self.state.round:
             self._save()
 
@@ -124,6 +128,7 @@ class TrainingLoop:
             test_own=self.plan.test_own and evaluated,
             watch=watch,
             candidates=self.candidates,
+            put_off=self._write_up,
         )
         self.state = state
         self.host.commit()
@@ -132,7 +137,7 @@ class TrainingLoop:
         scores = self._evaluate() if evaluated else []
         tested = time.perf_counter()
         watch.lap("evaluation")
-        summary = self._record(record, scores)
+        summary, line = self._summary(record, scores)
         watch.lap("records")
         timing: dict[str, Any] = {"round": state.round, "train": trained - began, "evaluate": tested - trained}
         # What comes after this line, a checkpoint, is counted in the next one.
@@ -141,13 +146,26 @@ class TrainingLoop:
             timing["clients"] = record.client_seconds
         if fallbacks := self.host.fallbacks():
             timing["fallbacks"] = fallbacks
-        self.writer.write("timings.jsonl", [timing])
-        self.complete_round = state.round
+
+        def write() -> None:
+            self._write(record, scores, line)
+            self.writer.write("timings.jsonl", [timing])
+            self.complete_round = record.round
+
+        self._unwritten = write
         if last or state.round % (self.plan.checkpoint_every or self.plan.evaluate_every) == 0:
+            self._write_up()
+            watch.lap("records")
             self._save()
             watch.lap("checkpoints")
         self.progress.advance(state.round, summary)
         watch.lap("records")
+
+    def _write_up(self) -> None:
+        """Write the last round's records, unless they are: they are put off until clients train again."""
+        write, self._unwritten = self._unwritten, None
+        if write is not None:
+            write()
 
     def _evaluate(self) -> list[ClientScore]:
         try:
@@ -160,7 +178,8 @@ class TrainingLoop:
                 stage=error.stage,
             ) from None
 
-    def _record(self, record: RoundRecord, scores: list[ClientScore]) -> dict[str, Any]:
+    def _summary(self, record: RoundRecord, scores: list[ClientScore]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the metrics of a round's evaluation, and the round's line."""
         clients = self.federation.clients
         line: dict[str, Any] = {
             "round": record.round,
@@ -182,7 +201,10 @@ class TrainingLoop:
                 line["held_out"] = held_out
         if record.own:
             line["own"] = summarize(record.own, self.domains)
-        line |= self.host.remarks()
+        return summary, line | self.host.remarks()
+
+    def _write(self, record: RoundRecord, scores: list[ClientScore], line: dict[str, Any]) -> None:
+        """Write a round's line and those of its clients."""
         own = {score.client: score for score in record.own}
         tested = {score.client: score for score in scores}
         lines = []
@@ -197,7 +219,6 @@ class TrainingLoop:
             lines.append(entry)
         self.writer.write("rounds.jsonl", [line])
         self.writer.write("clients.jsonl", lines)
-        return summary
 
     def _save(self) -> None:
         self.writer.save(self.state, self.host.memory, self.host.changed)

@@ -15,6 +15,9 @@ from fedatlas.types import Cohort, Tensors
 class Weighting(ServerPart):
     """Turns weights into weights. The first of a chain gets equal ones; the result is normalised after the last."""
 
+    foreseeable: ClassVar[bool] = False
+    """Whether it looks at nothing of the answers but how many examples each client has."""
+
     def weigh(self, weights: Tensor, cohort: Cohort, memory: Tensors) -> tuple[Tensor, Tensors]:
         """Return one weight for each upload, float64 and in the uploads' order, and the new memory."""
         raise TypeError(f"{type(self).__name__} must define weigh()")
@@ -25,6 +28,7 @@ class ByExamples(Weighting):
     """FedAvg's weights: each upload counts by its number of training examples, n_k / sum n."""
 
     name: ClassVar[str] = "examples"
+    foreseeable: ClassVar[bool] = True
 
     def weigh(self, weights: Tensor, cohort: Cohort, memory: Tensors) -> tuple[Tensor, Tensors]:
         """Multiply the weights by the numbers of examples."""
@@ -37,6 +41,7 @@ class Equal(Weighting):
     """Every upload counts the same; a client drawn twice counts twice."""
 
     name: ClassVar[str] = "equal"
+    foreseeable: ClassVar[bool] = True
 
     def weigh(self, weights: Tensor, cohort: Cohort, memory: Tensors) -> tuple[Tensor, Tensors]:
         """Replace the weights by the number of draws."""

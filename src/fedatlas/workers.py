@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedatlas.errors import FedatlasError
+from fedatlas.meanwhile import Meanwhile
 from fedatlas.types import Assignment, Tensors, Upload
 
 if TYPE_CHECKING:
@@ -131,8 +132,11 @@ class WorkerPool:
             theirs.close()
             self._processes.append(process)
 
-    def run(self, tasks: Sequence[Task]) -> list[Any]:
-        """Return the tasks' results, in the tasks' order; the first error is raised when all workers are idle."""
+    def run(self, tasks: Sequence[Task], meanwhile: Meanwhile | None = None) -> list[Any]:
+        """Return the tasks' results, in the tasks' order; the first error is raised when all workers are idle.
+
+        While workers are busy, what may be done meanwhile is.
+        """
         results: list[Any] = [None] * len(tasks)
         waiting = sorted(range(len(tasks)), key=lambda i: (tasks[i].cost, -i))
         busy: dict[Connection, deque[int]] = {connection: deque() for connection in self._connections}
@@ -143,6 +147,8 @@ class WorkerPool:
                 self._hand_out(tasks, waiting, busy)
             elif not any(busy.values()):
                 break
+            if meanwhile is not None:
+                meanwhile.catch_up()
             for key, _ in self._selector.select():
                 ready: Connection = key.data
                 outcome = self._receive(ready)
@@ -151,6 +157,8 @@ class WorkerPool:
                     error = error or outcome
                 else:
                     results[index] = outcome
+                    if meanwhile is not None:
+                        meanwhile.take(outcome[0].client, outcome[0].change)
         if error is not None:
             raise error
         return results

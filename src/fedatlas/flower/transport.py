@@ -19,6 +19,7 @@ from fedatlas.flower.conversation import Conversation
 from fedatlas.flower.expectations import Expectations
 from fedatlas.flower.form import Member
 from fedatlas.flower.packets import ABOUT, BUFFERS, SHARED, arrays, pack_assignment, plain, values
+from fedatlas.meanwhile import Meanwhile
 from fedatlas.simulate import ClientRunner
 from fedatlas.types import Assignment, ClientInfo, ClientScore, Memory, Tensors, Upload
 
@@ -52,6 +53,7 @@ class FlowerTransport:
     ) -> None:
         self.conversation, self.members, self.expected, self.about = conversation, list(members), expected, dict(about)
         self.runner = ClientRunner(algorithm, network, federation, work, seed)
+        self.meanwhile = Meanwhile()
         self.roster: list[ClientInfo] = [
             ClientInfo(id=i, name=m.name, num_examples=m.num_train, held_out=m.held_out) for i, m in enumerate(members)
         ]
@@ -119,6 +121,7 @@ class FlowerTransport:
             return upload
 
         contents = {self._name(a): self._packed(a) for a in assignments if a.client not in self._silent}
+        self.meanwhile.catch_up()
         answers = self.conversation.ask(f"train{self._action}", contents, check, round=number, stage="training")
         self._silent = set()
         least = self.conversation.settings.least(len(assignments))
