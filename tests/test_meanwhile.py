@@ -77,6 +77,7 @@ def test_a_round_takes_the_sum_that_grew_while_workers_trained() -> None:
                 put_off=lambda workers=workers: done.append(str(workers)),
             )
             grown = simulator.meanwhile._added
+            assert not simulator.meanwhile._taken
         assert grown == (6 if workers == 2 else 0)
         ends.append(state.shared)
         assert len(record.weights) == 6

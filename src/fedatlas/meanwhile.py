@@ -62,3 +62,7 @@ class Meanwhile:
             return None
         same = all(self._taken.get(upload.client) is upload.change for upload in uploads)
         return self._total if same and torch.equal(self._weights, weights) else None
+
+    def let_go(self) -> None:
+        """Hold the changes no longer."""
+        self._taken, self._total = {}, {}

@@ -161,6 +161,7 @@ def play_round(
     meanwhile.catch_up()
     watch.lap("records")
     if not uploads:
+        meanwhile.let_go()
         skipped = RoundRecord(round=number, cohort=tuple(sorted(drawn)), weights={}, losses={})
         return replace(state, round=number, memory=memory), skipped
 
@@ -170,6 +171,7 @@ def play_round(
     watch.lap("weighting")
 
     change = meanwhile.mean(uploads, weights) or mean_change(uploads, weights)
+    meanwhile.let_go()
     for rule in algorithm.server:
         key = f"server/{rule.name}"
         change, memory[key] = rule.apply(change, memory[key], cohort)
