@@ -21,7 +21,7 @@ from fedatlas.atlas.embeddings import Embeddings
 from fedatlas.atlas.encoders import make_encoder
 from fedatlas.atlas.federated_index import index_algorithm, index_work
 from fedatlas.atlas.global_index import train_globally
-from fedatlas.atlas.index import index_seed
+from fedatlas.atlas.index import EPOCHS, index_seed
 from fedatlas.atlas.making import SOURCES, index_settings
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
@@ -54,7 +54,7 @@ class NetworkAtlas:
         self.conversation, self.members, self.form = conversation, list(members), form
         self.about = {**about, **form.values()}
         self.source, self.strategy = options.get("source", "client2vec"), options["strategy"]
-        self.epochs, self.seed = int(options.get("epochs", 100)), int(options["seed"])
+        self.epochs, self.seed = int(options.get("epochs", EPOCHS)), int(options["seed"])
         self.encoder, self.encoder_options = options.get("encoder", "builtin"), options.get("encoder_options") or {}
         self.settings = index_settings(self.encoder, options.get("settings"))
         if self.source not in SOURCES:
