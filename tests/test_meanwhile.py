@@ -4,6 +4,7 @@ import torch
 
 from fedatlas.aggregation import weighted_sum
 from fedatlas.algorithms import fedavg
+from fedatlas.errors import TrainingError
 from fedatlas.meanwhile import Foreseen, Meanwhile
 from fedatlas.rounds import initial_state, play_round
 from fedatlas.simulate import Simulator
@@ -48,6 +49,16 @@ def test_a_sum_of_other_answers_or_under_other_weights_is_not_taken() -> None:
     assert meanwhile.mean(uploads(found)[:2], WEIGHTS[:2]) is None
     assert meanwhile.mean(uploads(found), WEIGHTS.flip(0)) is None
     assert meanwhile.mean(uploads(found), WEIGHTS) is not None
+
+
+def test_weights_that_cannot_be_told_are_left_for_later() -> None:
+    def nothing() -> Foreseen:
+        raise TrainingError("weights must not all be zero", client="all", round=1, stage="weighting")
+
+    found, meanwhile = changes(), Meanwhile(nothing)
+    for client in CLIENTS:
+        meanwhile.take(client, found[client])
+    assert meanwhile.mean(uploads(found), WEIGHTS) is None
 
 
 def test_what_was_put_off_is_done_once() -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.aggregation import weighted_sum
+from fedatlas.errors import TrainingError
 from fedatlas.types import Tensors, Upload
 
 Foreseen = tuple[Sequence[int], Tensor]
@@ -42,7 +43,11 @@ class Meanwhile:
         if self._foresee is None or not change:
             return
         if self._weights is None:
-            self._clients, self._weights = self._foresee()
+            try:
+                self._clients, self._weights = self._foresee()
+            except TrainingError:  # which is told when the answers are in
+                self._foresee = None
+                return
         self._taken[client] = change
         if next(iter(change.values())).is_cuda:
             if len(self._taken) == len(self._clients):
