@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,11 +24,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 from fedatlas.checkpoints import Checkpoint, CheckpointStore, atomic_write
 from fedatlas.errors import RunFolderError
@@ -256,8 +252,10 @@ class Run:
 
 def _locked(folder: Path) -> IO[bytes] | None:
     """Keep other processes from writing the same run, where the system can; two would spoil each other's."""
-    if fcntl is None:
+    if sys.platform == "win32":
         return None
+    import fcntl  # which Windows has not
+
     try:
         file = (folder / LOCK).open("ab")
     except OSError:

@@ -362,15 +362,3 @@ def repeatable(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def tensor_cores(device: torch.device) -> Iterator[None]:
-    """Let a GPU multiply matrices of float32 as it convolves, with factors rounded to TF32: several times as fast."""
-    before = torch.get_float32_matmul_precision()
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -18,6 +18,7 @@ from fedatlas.graphs import KINDS, Unknown, parts_of
 from fedatlas.objectives import Batch
 from fedatlas.optimizers import LocalOptimizer
 from fedatlas.recorders import Recorder, UncapturableError
+from fedatlas.rounding import products_like_convolutions
 from fedatlas.types import Memory, Tensors
 
 Axes = dict[str, dict[str, dict[str, int | None]]]
@@ -303,7 +304,7 @@ class _Convolution(torch.autograd.Function):
                 slopes[0], inputs, weight, [filters], [1, 1], list(ctx.padding), [1, 1], False, [0, 0], 1, wanted
             )
         if stacked and (by_weight or by_bias):
-            with _ProductsLikeConvolutions():
+            with products_like_convolutions():
                 product = patches.T @ slopes[0].permute(0, 2, 3, 1).reshape(-1, filters)
             size = high * wide * channels
             found = [found[0], product[:size].view(high, wide, channels, filters).permute(3, 2, 0, 1), None]
@@ -350,7 +351,7 @@ class _Convolution(torch.autograd.Function):
         table[:, :size].view(clients, high, wide, channels, filters).copy_(w.permute(0, 3, 4, 2, 1))
         if b is not None:
             table[:, size] = b
-        with _ProductsLikeConvolutions():
+        with products_like_convolutions():
             made = torch.bmm(patches, table).view(clients, images, rows, columns, filters)
         return (made.permute(0, 1, 4, 2, 3), patches), (0, 0)
 
@@ -365,16 +366,3 @@ def _in_words(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 def _in_front(tensor: Tensor, dim: int | None, count: int) -> Tensor:
     return _expanded(tensor, count) if dim is None else tensor.movedim(dim, 0)
-
-
-class _ProductsLikeConvolutions:
-    """Lets products of float32 be rounded as cuDNN rounds convolutions, to TF32 unless a user forbids it."""
-
-    def __enter__(self) -> None:
-        self._before = getattr(torch.backends.cuda.matmul, "fp32_precision", None)  # None: older than torch 2.9
-        if self._before is not None and torch.backends.cudnn.conv.fp32_precision == "tf32":  # type: ignore[attr-defined]
-            torch.backends.cuda.matmul.fp32_precision = "tf32"
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            torch.backends.cuda.matmul.fp32_precision = self._before

@@ -23,8 +23,9 @@ from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.progress import make_progress
+from fedatlas.rounding import products_like_convolutions
 from fedatlas.seeds import derive, numpy_generator
-from fedatlas.simulate import repeatable, tensor_cores
+from fedatlas.simulate import repeatable
 
 STRATEGIES = ("federated", "global")
 EPOCHS = 10
@@ -92,7 +93,7 @@ def train_index_network(
         if len(client.train):
             _vectors(client, embeddings)
     own = index_seed(seed)
-    with repeatable(place), tensor_cores(place):
+    with repeatable(place), products_like_convolutions():
         network = DSAIGN(embeddings.examples.shape[1], embeddings.classes.shape[1], settings, seed=own)
         network.to(place)
         targets = network.targets(embeddings.classes)
