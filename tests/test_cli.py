@@ -1,3 +1,4 @@
+import inspect
 import os
 import re
 import shutil
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from fedatlas.cli import app
+from fedatlas.atlas.index import EPOCHS
+from fedatlas.cli import app, map_
 from fedatlas.config import Config
 from fedatlas.runs import Run
 
@@ -160,3 +162,7 @@ def test_an_atlas_is_mapped_and_used(arrays: Path, tmp_path: Path) -> None:
     assert algorithm["sampler"]["part"] == "SimilarToLast"
     result = invoke("train", *settings, "--use", "trian", "--folder", tmp_path / "other")
     assert "Did you mean 'train'" in result.output.replace("\n", " ")
+
+
+def test_map_makes_as_many_passes_as_the_function_does() -> None:
+    assert inspect.signature(map_).parameters["epochs"].default == EPOCHS
