@@ -15,6 +15,11 @@ FOLDER = "results"
 """Where in its folder a script of tables keeps what it measured, a file for each training."""
 
 
+def result_file(folder: Path, key: str, seed: int) -> Path:
+    """Return where in a script's folder the numbers of one training lie."""
+    return folder / FOLDER / f"{key}-{seed}.json"
+
+
 def pack(folder: Path, file: Path) -> int:
     """Write the results of a folder to one file; return how many there are."""
     found = {path.stem: json.loads(path.read_bytes()) for path in sorted((folder / FOLDER).glob("*.json"))}

@@ -36,6 +36,7 @@ from fedatlas.errors import TrainingError, UsageError
 from fedatlas.progress import Progress, make_progress
 from fedatlas.runs import Run
 from fedatlas.training import train_run
+from papers.kept_results import result_file
 
 Numbers = dict[str, Any]
 """What a variant measured: plain values that JSON knows."""
@@ -165,7 +166,7 @@ def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Num
     missing = [
         _task(variant, seed, options)
         for (key, seed), variant in unique.items()
-        if key in keys and not _is_measured(_file(options.out, key, seed))
+        if key in keys and not _is_measured(result_file(options.out, key, seed))
     ]
     begun = time.perf_counter()
     for done, (name, seed, outcome) in enumerate(_outcomes(missing, unique, options), 1):
@@ -173,7 +174,7 @@ def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Num
         print(f"{took}: {name}, seed {seed}: {outcome}", file=sys.stderr, flush=True)
     found: dict[str, list[Numbers]] = {}
     for variant in variants:
-        files = [_file(options.out, variant.key, seed) for seed in variant.seeds or options.seeds]
+        files = [result_file(options.out, variant.key, seed) for seed in variant.seeds or options.seeds]
         found[variant.name] = [json.loads(file.read_bytes())["numbers"] for file in files if file.exists()]
     return found
 
@@ -337,10 +338,6 @@ def _shown(cell: Cell, results: Mapping[str, list[Numbers]], table: Table) -> st
     return f"{mean(ours):.{table.digits}f}{mark}{spread}{theirs}"
 
 
-def _file(out: Path, key: str, seed: int) -> Path:
-    return out / "results" / f"{key}-{seed}.json"
-
-
 def _is_measured(file: Path) -> bool:
     return file.exists() and UNFINISHED not in json.loads(file.read_bytes())["numbers"]
 
@@ -380,7 +377,7 @@ def _measured(task: Task, variant: Variant) -> str:
     except Exception:
         return "failed, and will be tried again next time:\n" + traceback.format_exc()
     content = {"name": task.name, "seed": task.seed, "settings": task.settings, "quick": task.options.quick}
-    file = _file(task.options.out, variant.key, task.seed)
+    file = result_file(task.options.out, variant.key, task.seed)
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
     partial.write_text(json.dumps({**content, "numbers": numbers}, indent=1))

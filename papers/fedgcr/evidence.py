@@ -18,6 +18,7 @@ import torch
 from papers.fedgcr.data import TYPES
 from papers.fedgcr.report import page
 from papers.fedgcr.variants import ABLATION, METHODS, ROUNDS, variant
+from papers.kept_results import result_file
 from papers.tables import Options, Variant, measure, read_options
 
 DATA = ("digit-five", "pacs")
@@ -59,7 +60,7 @@ def gather(variants: Sequence[Variant], out: Path) -> dict[str, dict[str, object
     found: dict[str, dict[str, object]] = {}
     for one in variants:
         for seed in one.seeds:
-            file = _result(out, one, seed)
+            file = result_file(out, one.key, seed)
             if file.exists():
                 found.setdefault(one.name, {})[str(seed)] = json.loads(file.read_bytes())["numbers"]
     return found
@@ -71,14 +72,10 @@ def restore(variants: Sequence[Variant], out: Path) -> None:
     known = json.loads(file.read_bytes())["results"] if file.exists() else {}
     for one in variants:
         for seed in one.seeds:
-            numbers, target = known.get(one.name, {}).get(str(seed)), _result(out, one, seed)
+            numbers, target = known.get(one.name, {}).get(str(seed)), result_file(out, one.key, seed)
             if numbers is not None and not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_text(json.dumps({"name": one.name, "seed": seed, "numbers": numbers}))
-
-
-def _result(out: Path, one: Variant, seed: int) -> Path:
-    return out / "results" / f"{one.key}-{seed}.json"
 
 
 def main() -> None:
