@@ -193,7 +193,6 @@ def train_sections(
     """
     place = {} if task.options.data_folder is None else {"folder": task.options.data_folder}
     config = Config.load(None, (), **{**sections, "data": {**sections.get("data", {}), **place}, "seed": task.seed})
-    model, options = config.model()
     algorithm = config.algorithm()
     federation = _federation(json.dumps({key: config.values[key] for key in ("data", "seed", "seeds")}))
     rounds = config.plan().rounds
@@ -202,11 +201,7 @@ def train_sections(
         return train_run(
             federation if change is None else change(federation),
             algorithm,
-            model=model,
-            model_options=options,
-            work=config.work(),
-            plan=config.plan(),
-            seeds=config.seeds(),
+            config.run_settings(),
             device=task.options.device,
             workers=task.options.workers,
             folder=task.folder,

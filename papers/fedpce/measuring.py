@@ -92,7 +92,6 @@ def configured(task: Task) -> Config:
 
 def collaborated(task: Task, config: Config, federation: Federation) -> Run:
     """Train, or go on with, the run of a task; it may end early where the time is up."""
-    model, options = config.model()
     folder = task.folder / "run"
     if task.options.extra["finish"] and (folder / "checkpoints/manifest.json").exists():
         return Run(folder)
@@ -100,11 +99,7 @@ def collaborated(task: Task, config: Config, federation: Federation) -> Run:
         return train_run(
             federation,
             config.algorithm(),
-            model=model,
-            model_options=options,
-            work=config.work(),
-            plan=config.plan(),
-            seeds=config.seeds(),
+            config.run_settings(),
             device=task.options.device,
             workers=task.options.workers,
             folder=folder,

@@ -36,7 +36,7 @@ from fedatlas.client import LocalWork
 from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, load_dataset
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.optimizers import OPTIMIZERS, LocalOptimizer
-from fedatlas.plan import TrainingPlan
+from fedatlas.plan import RunSettings, TrainingPlan
 from fedatlas.seeds import Seeds
 
 DEFAULTS: dict[str, Any] = {
@@ -197,6 +197,11 @@ class Config:
         """Return the model's name and options."""
         options = dict(self.values["model"])
         return str(options.pop("name")), options
+
+    def run_settings(self) -> RunSettings:
+        """Return all of a run's settings, besides its data and its algorithm."""
+        model, options = self.model()
+        return RunSettings(model=model, model_options=options, work=self.work(), plan=self.plan(), seeds=self.seeds())
 
     def missing_model(self) -> str | None:
         """Return the model that the algorithm needs, where another one is named."""

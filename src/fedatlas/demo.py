@@ -73,16 +73,11 @@ def _compare(
     federation = next(iter(configs.values())).federation()
     runs = []
     for name, config in configs.items():
-        model, options = config.model()
         runs.append(
             train_run(
                 federation,
                 config.algorithm(),
-                model=model,
-                model_options=options,
-                work=config.work(),
-                plan=config.plan(),
-                seeds=config.seeds(),
+                config.run_settings(),
                 device="cpu",
                 workers=workers,
                 folder=folder / name,

@@ -1,11 +1,19 @@
-"""How long a run goes and how often it is evaluated and saved."""
+"""How long a run goes and how often it is evaluated and saved; with what it trains besides, its settings."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from torch import nn
+
+from fedatlas.client import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.process_memory import physical_memory
 from fedatlas.rounds import check_cohort_size
+from fedatlas.seeds import Seeds
+
+Model = str | nn.Module | Callable[[], nn.Module]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,3 +55,14 @@ class TrainingPlan:
             return max(1, math.floor(self.cohort * num_clients + 0.5))
         check_cohort_size(self.cohort, num_clients)
         return self.cohort
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """All that makes a run what it is, besides its data and its algorithm."""
+
+    model: Model
+    model_options: Mapping[str, Any]
+    work: LocalWork
+    plan: TrainingPlan
+    seeds: Seeds

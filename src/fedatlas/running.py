@@ -35,7 +35,6 @@ def run_config(
     profile: bool = False,
 ) -> Run:
     """Train what a config says, and say how to resume when it is interrupted."""
-    model, options = config.model()
     federation = _federation(config)
     atlas = None
     if (make := config.atlas_settings()) is not None:
@@ -46,11 +45,7 @@ def run_config(
         return train_run(
             federation,
             algorithm,
-            model=model,
-            model_options=options,
-            work=config.work(),
-            plan=config.plan(),
-            seeds=config.seeds(),
+            config.run_settings(),
             device=device,
             workers=workers,
             engine=engine,

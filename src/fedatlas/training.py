@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from fedatlas.data.federation import Federation, Transform
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model, without_running_statistics
 from fedatlas.optimizers import LocalOptimizer
+from fedatlas.plan import Model as Model
+from fedatlas.plan import RunSettings
 from fedatlas.plan import TrainingPlan as TrainingPlan
 from fedatlas.portraits import write_portraits
 from fedatlas.progress import Progress, make_progress
@@ -26,8 +28,6 @@ from fedatlas.runs import Run, RunWriter, machine, versions
 from fedatlas.seeds import Seeds, derive
 from fedatlas.simulate import Engine, Simulator, repeatable
 from fedatlas.training_loop import TrainingLoop
-
-Model = str | nn.Module | Callable[[], nn.Module]
 
 
 def train(
@@ -69,28 +69,28 @@ def train(
     clients measure what takes how long, for ``run.profile()``. ``folder`` is where the run is kept; without one it goes
     to a new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
     """
-    work = LocalWork(
-        epochs=epochs, steps=steps, batch_size=batch_size, precision=precision, compile=compile, augment=augment
+    settings = RunSettings(
+        model=model,
+        model_options=model_options or {},
+        work=LocalWork(
+            epochs=epochs, steps=steps, batch_size=batch_size, precision=precision, compile=compile, augment=augment
+        ),
+        plan=TrainingPlan(
+            rounds=rounds,
+            cohort=cohort,
+            evaluate_every=evaluate_every,
+            test_own=test_own,
+            checkpoint_every=checkpoint_every,
+            memory_limit=memory_limit,
+        ),
+        seeds=Seeds.of(seed) if isinstance(seed, int) else seed,
     )
-    plan = TrainingPlan(
-        rounds=rounds,
-        cohort=cohort,
-        evaluate_every=evaluate_every,
-        test_own=test_own,
-        checkpoint_every=checkpoint_every,
-        memory_limit=memory_limit,
-    )
-    seeds = Seeds.of(seed) if isinstance(seed, int) else seed
     if optimizer is not None:
         algorithm = algorithm.with_optimizer(optimizer)
     return train_run(
         federation,
         algorithm,
-        model=model,
-        model_options=model_options,
-        work=work,
-        plan=plan,
-        seeds=seeds,
+        settings,
         device=device,
         workers=workers,
         engine=engine,
@@ -98,19 +98,15 @@ def train(
         folder=Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="fedatlas-")),
         resume=resume,
         overwrite=overwrite,
-        progress=make_progress(progress, algorithm.name, plan.rounds),
+        progress=make_progress(progress, algorithm.name, rounds),
     )
 
 
 def train_run(
     federation: Federation,
     algorithm: Algorithm,
+    settings: RunSettings,
     *,
-    model: Model,
-    model_options: dict[str, Any] | None = None,
-    work: LocalWork,
-    plan: TrainingPlan,
-    seeds: Seeds,
     device: str,
     workers: int | None,
     engine: Engine = "auto",
@@ -122,17 +118,18 @@ def train_run(
     config: str | None = None,
 ) -> Run:
     """Train as ``train`` does, from settings that are already objects; ``config`` is the TOML they came from."""
+    plan, seeds = settings.plan, settings.seeds
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {device!r} was asked for, but torch sees no GPU here; use --device cpu.")
     plan.cohort_size(len(federation.training_ids))
-    network = make_model(model, model_options or {}, federation, algorithm, seeds.model)
-    resolved = resolve(federation, algorithm, network, model, model_options or {}, work, plan, seeds)
+    network = make_model(settings.model, settings.model_options, federation, algorithm, seeds.model)
+    resolved = resolve(federation, algorithm, network, settings)
     with Simulator(
         algorithm,
         network,
         federation,
-        work=work,
+        work=settings.work,
         seed=seeds.batches,
         device=place,
         workers=workers,
@@ -151,7 +148,7 @@ def train_run(
 
 
 def make_model(
-    model: Model, options: dict[str, Any], federation: Federation, algorithm: Algorithm, seed: int
+    model: Model, options: Mapping[str, Any], federation: Federation, algorithm: Algorithm, seed: int
 ) -> nn.Module:
     """Return the network of a run, with the algorithm's extensions around it."""
     network: nn.Module
@@ -176,17 +173,9 @@ def make_model(
     return without_running_statistics(network) if algorithm.split.buffers == "none" else network
 
 
-def resolve(
-    federation: Federation,
-    algorithm: Algorithm,
-    network: nn.Module,
-    model: Model,
-    model_options: dict[str, Any],
-    work: LocalWork,
-    plan: TrainingPlan,
-    seeds: Seeds,
-) -> dict[str, Any]:
+def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, settings: RunSettings) -> dict[str, Any]:
     """Return every setting of a run as plain values."""
+    model, work = settings.model, settings.work
     return {
         "federation": {
             "data": federation.name,
@@ -208,16 +197,16 @@ def resolve(
         },
         "model": {
             "name": model if isinstance(model, str) else type(network).__name__,
-            "options": {key: list(v) if isinstance(v, tuple) else v for key, v in model_options.items()},
+            "options": {key: list(v) if isinstance(v, tuple) else v for key, v in settings.model_options.items()},
             "num_parameters": sum(p.numel() for p in network.parameters()),
         },
         "algorithm": algorithm.describe(),
         "training": {
             **{k: v for k, v in asdict(work).items() if k != "augment"},
             "augment": repr(work.augment) if work.augment is not None else None,
-            **asdict(plan),
+            **asdict(settings.plan),
         },
-        "seeds": asdict(seeds),
+        "seeds": asdict(settings.seeds),
     }
 
 

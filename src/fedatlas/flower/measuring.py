@@ -179,15 +179,10 @@ def _atlas(config: Config, run: Run) -> Atlas | None:
 
 def simulated(config: Config, federation: Federation, folder: Path, atlas: Atlas | None = None) -> Run:
     """Return the run that the simulator makes of the same config and data."""
-    model, options = config.model()
     return train_run(
         federation,
         config.algorithm(atlas),
-        model=model,
-        model_options=options,
-        work=config.work(),
-        plan=config.plan(),
-        seeds=config.seeds(),
+        config.run_settings(),
         device="cpu",
         workers=1,
         folder=folder,

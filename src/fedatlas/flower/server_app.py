@@ -85,10 +85,10 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
         maker = NetworkAtlas(conversation, members, form, make, {"run": identity})
         with repeatable(torch.device("cpu")):
             atlas = kept_atlas(folder / ATLAS, maker.make, resume=before is not None)
-    algorithm, seeds, work, plan = config.algorithm(atlas), config.seeds(), config.work(), config.plan()
-    model, options = config.model()
+    algorithm, choices = config.algorithm(atlas), config.run_settings()
+    plan, seeds = choices.plan, choices.seeds
     federation = form.stand_in(members)
-    network = make_model(model, options, federation, algorithm, seeds.model)
+    network = make_model(choices.model, choices.model_options, federation, algorithm, seeds.model)
     with repeatable(torch.device("cpu")):
         expected = expect(algorithm, network, form, members)
         transport = FlowerTransport(
@@ -99,10 +99,10 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
             members,
             expected,
             about={"run": identity, "atlas": atlas_form(atlas), **form.values()},
-            work=work,
+            work=choices.work,
             seed=seeds.batches,
         )
-        resolved = resolve(federation, algorithm, network, model, options, work, plan, seeds)
+        resolved = resolve(federation, algorithm, network, choices)
         resolved |= {"federation": _described(members, form), "identity": identity}
         resolved |= {
             "machine": {**machine(torch.device("cpu"), 1, "flower"), "network": asdict(settings)},
