@@ -30,6 +30,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Self
 
+from fedatlas.algorithm import Algorithm
 from fedatlas.config import Config
 from fedatlas.data import Federation
 from fedatlas.errors import TrainingError, UsageError
@@ -195,25 +196,33 @@ def train_sections(
     config = Config.load(None, (), **{**sections, "data": {**sections.get("data", {}), **place}, "seed": task.seed})
     algorithm = config.algorithm()
     federation = _federation(json.dumps({key: config.values[key] for key in ("data", "seed", "seeds")}))
-    rounds = config.plan().rounds
-    bar = make_progress(None if task.options.jobs == 1 else False, algorithm.name, rounds)
+    federation = federation if change is None else change(federation)
+    bar = make_progress(None if task.options.jobs == 1 else False, algorithm.name, config.plan().rounds)
+    return train_in_time(config, federation, algorithm, task.options, folder=task.folder, progress=bar)
+
+
+def train_in_time(
+    config: Config, federation: Federation, algorithm: Algorithm, options: Options, *, folder: Path, progress: Progress
+) -> Run:
+    """Train what a config says, or go on with what is in the folder; when the deadline passes, the run ends early."""
+    settings = config.run_settings()
     try:
         return train_run(
-            federation if change is None else change(federation),
+            federation,
             algorithm,
-            config.run_settings(),
-            device=task.options.device,
-            workers=task.options.workers,
-            folder=task.folder,
-            resume=(task.folder / "resolved.json").exists(),
+            settings,
+            device=options.device,
+            workers=options.workers,
+            folder=folder,
+            resume=(folder / "resolved.json").exists(),
             overwrite=False,
-            progress=_InTime(bar, rounds, task.options),
+            progress=_InTime(progress, settings.plan.rounds, options),
             config=config.to_toml(),
         )
     except KeyboardInterrupt:
-        if not late(task.options):
+        if not late(options):
             raise
-        return Run(task.folder)
+        return Run(folder)
 
 
 def late(options: Options) -> bool:

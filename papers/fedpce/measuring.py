@@ -17,8 +17,7 @@ from fedatlas.config import Config
 from fedatlas.data import Federation
 from fedatlas.grouping import cluster_accuracy
 from fedatlas.runs import Run
-from fedatlas.training import train_run
-from papers.tables import UNFINISHED, Numbers, Task
+from papers.tables import UNFINISHED, Numbers, Task, late, train_in_time
 
 NORMS = {"first": "bn1", "12th": "layer3.0.bn2", "last": "head_norm"}
 """The norm layers of Figure 1."""
@@ -29,8 +28,8 @@ class OutOfTimeError(Exception):
 
 
 @dataclass(eq=False)
-class Clock:
-    """Says a line for each evaluated round, and ends a training when the time is up; finished rounds are kept."""
+class Narrator:
+    """Says a line for each evaluated round."""
 
     task: Task
     rounds: int
@@ -48,23 +47,15 @@ class Clock:
         say(self.task, f"from round {round} of {self.rounds}")
 
     def advance(self, round: int, metrics: Mapping[str, Any]) -> None:
-        """Say the round, and stop if it is late."""
+        """Say the round."""
         if metrics:
             took = time.perf_counter() - self.began
             say(self.task, f"round {round} of {self.rounds}, {took:.0f} s, shared model {metrics['accuracy']:.1%}")
-        if round < self.rounds and late(self.task):
-            raise KeyboardInterrupt  # the one way in which a training saves before it ends
 
 
 def say(task: Task, words: str) -> None:
     """Print a line of progress."""
     print(f"[{task.name}, fold {task.seed}] {words}", file=sys.stderr, flush=True)
-
-
-def late(task: Task) -> bool:
-    """Tell whether the time is up."""
-    deadline = task.options.extra.get("deadline")
-    return deadline is not None and time.time() > deadline
 
 
 def personalised(task: Task) -> Numbers:
@@ -95,23 +86,8 @@ def collaborated(task: Task, config: Config, federation: Federation) -> Run:
     folder = task.folder / "run"
     if task.options.extra["finish"] and (folder / "checkpoints/manifest.json").exists():
         return Run(folder)
-    try:
-        return train_run(
-            federation,
-            config.algorithm(),
-            config.run_settings(),
-            device=task.options.device,
-            workers=task.options.workers,
-            folder=folder,
-            resume=(folder / "resolved.json").exists(),
-            overwrite=False,
-            progress=Clock(task, config.plan().rounds),
-            config=config.to_toml(),
-        )
-    except KeyboardInterrupt:
-        if not late(task):
-            raise
-        return Run(folder)
+    words = Narrator(task, config.plan().rounds)
+    return train_in_time(config, federation, config.algorithm(), task.options, folder=folder, progress=words)
 
 
 def collaborative_figures(run: Run) -> Numbers:
@@ -238,7 +214,7 @@ def atlas_file(out: Path, name: str, layer: str = "") -> Path:
 
 
 def _check_time(task: Task) -> None:
-    if late(task):
+    if late(task.options):
         raise OutOfTimeError
 
 
