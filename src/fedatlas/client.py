@@ -290,18 +290,9 @@ def introduce_client(algorithm: Algorithm, data: ClientData) -> Memory:
     return {name: answer for name, answer in answers if answer}
 
 
-def survey_client(
-    algorithm: Algorithm,
-    work: LocalWork,
-    assignment: Assignment,
-    bench: Workbench,
-    memory: Memory,
-    data: ClientData,
-    seed: int,
-) -> Memory:
+def survey_client(algorithm: Algorithm, local: Local) -> Memory:
     """Return what the surveying terms must tell the server before this round's training."""
-    local = open_local(algorithm, work, assignment, bench, memory, data, seed)
-    bench.model.eval()
+    local.model.eval()
     return {term.name: term.survey(local) for term in algorithm.objective if term.surveys}
 
 

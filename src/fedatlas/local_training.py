@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithm import Algorithm
-from fedatlas.client import OPTIMIZER, PERSONAL, ClientData, Local, LocalWork, Workbench, copies, open_local
+from fedatlas.client import OPTIMIZER, PERSONAL, Local, Workbench, copies
 from fedatlas.errors import TrainingError
 from fedatlas.objectives import Batch
 from fedatlas.optimizers import Rate
@@ -25,17 +25,8 @@ CHUNK_BYTES = {"cpu": 2**20, "cuda": 2**26}
 they cost a small client a tenth of its time. On a CPU it is what fits its nearer caches."""
 
 
-def train_client(
-    algorithm: Algorithm,
-    work: LocalWork,
-    assignment: Assignment,
-    bench: Workbench,
-    memory: Memory,
-    data: ClientData,
-    seed: int,
-) -> tuple[Upload, Memory]:
+def train_client(training: ClientTraining) -> tuple[Upload, Memory]:
     """Train one client and return what it sends and what it remembers."""
-    training = ClientTraining(algorithm, work, assignment, bench, memory, data, seed)
     with training.randomness(), torch.no_grad():
         for batch in training.batches():
             training.step(batch)
@@ -43,29 +34,23 @@ def train_client(
 
 
 class ClientTraining:
-    """One client's training in one round; the model holds its parameters from the beginning to ``finish``."""
+    """One client's training in one round; the model holds its parameters from the beginning to ``finish``.
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        work: LocalWork,
-        assignment: Assignment,
-        bench: Workbench,
-        memory: Memory,
-        data: ClientData,
-        seed: int,
-    ) -> None:
-        self.algorithm, self.assignment, self.bench, self.data = algorithm, assignment, bench, data
-        self.local = local = open_local(algorithm, work, assignment, bench, memory, data, seed)
+    ``local`` is the client as it was opened on the workbench.
+    """
+
+    def __init__(self, algorithm: Algorithm, assignment: Assignment, bench: Workbench, local: Local) -> None:
+        self.algorithm, self.assignment, self.bench = algorithm, assignment, bench
+        self.local, self.data = local, local.data
         names = list(bench.parameters)
         self.optimizer = algorithm.optimizer.fitted(bench.model, names)
-        self.state = {k: v.clone() for k, v in memory.get(OPTIMIZER, {}).items()} or self.optimizer.init(
+        self.state = {k: v.clone() for k, v in local.memory.get(OPTIMIZER, {}).items()} or self.optimizer.init(
             bench.parameters
         )
         self.slots = self.optimizer.slots(self.state, names)
         self.parameters = list(bench.parameters.values())
         # On a GPU a tensor, so that a captured step serves every rate; the arithmetic is then the same in all engines.
-        rates, device = self.optimizer.rates_at(assignment.round, assignment.rounds), data.labels.device
+        rates, device = self.optimizer.rates_at(assignment.round, assignment.rounds), local.data.labels.device
         self.lr: Rate = rates if device.type == "cpu" else torch.tensor(rates, device=device)
         self.losses: list[Tensor] = []
         if not bench.model.training:

@@ -18,9 +18,11 @@ from fedatlas.algorithm import Algorithm
 from fedatlas.client import (
     PERSONAL,
     ClientData,
+    Local,
     LocalWork,
     Workbench,
     introduce_client,
+    open_local,
     survey_client,
 )
 from fedatlas.cohorts import CohortEngine, gains_from_stacking
@@ -81,19 +83,18 @@ class ClientRunner:
 
     def survey(self, assignment: Assignment, memory: Memory) -> Memory:
         """Return a client's answer before training."""
-        data = self.data(assignment.client)
-        return survey_client(self.algorithm, self.work, assignment, self.bench, memory, data, self.seed)
+        return survey_client(self.algorithm, self._open(self.bench, assignment, memory))
 
     def train(self, assignment: Assignment, memory: Memory) -> tuple[Upload, Memory]:
         """Train a client."""
-        if self.profile:
-            watch = Stopwatch()
-            upload, memory = train_timed(self.begin(self.bench, assignment, memory), watch)
+        watch = Stopwatch() if self.profile else None
+        training = self.begin(self.bench, assignment, memory)
+        if watch is not None:
+            upload, memory = train_timed(training, watch)
         elif self.lane is not None:
-            upload, memory = self.lane.train(self.begin(self.bench, assignment, memory))
+            upload, memory = self.lane.train(training)
         else:
-            data = self.data(assignment.client)
-            upload, memory = train_client(self.algorithm, self.work, assignment, self.bench, memory, data, self.seed)
+            upload, memory = train_client(training)
         return self.tested(assignment, upload, memory), memory
 
     def new_refusals(self) -> dict[str, int]:
@@ -112,8 +113,11 @@ class ClientRunner:
 
     def begin(self, bench: Workbench, assignment: Assignment, memory: Memory) -> ClientTraining:
         """Begin a client's training on a workbench, for an engine to drive."""
+        return ClientTraining(self.algorithm, assignment, bench, self._open(bench, assignment, memory))
+
+    def _open(self, bench: Workbench, assignment: Assignment, memory: Memory) -> Local:
         data = self.data(assignment.client)
-        return ClientTraining(self.algorithm, self.work, assignment, bench, memory, data, self.seed)
+        return open_local(self.algorithm, self.work, assignment, bench, memory, data, self.seed)
 
     @torch.no_grad()
     def score_examples(self, shared: Tensors, buffers: Tensors, indices: Tensor) -> tuple[Tensor, Tensor]:
