@@ -1,5 +1,7 @@
 """What the server does while clients train changes no bit, and is done once."""
 
+from dataclasses import replace
+
 import torch
 
 from fedatlas.aggregation import weighted_sum
@@ -22,7 +24,7 @@ def changes() -> dict[int, Tensors]:
 
 
 def foresee() -> Foreseen:
-    return CLIENTS, WEIGHTS
+    return Foreseen(dict.fromkeys(CLIENTS, 1), WEIGHTS, {"weighting/examples": {}})
 
 
 def uploads(found: dict[int, Tensors]) -> list[Upload]:
@@ -49,6 +51,18 @@ def test_a_sum_of_other_answers_or_under_other_weights_is_not_taken() -> None:
     assert meanwhile.mean(uploads(found)[:2], WEIGHTS[:2]) is None
     assert meanwhile.mean(uploads(found), WEIGHTS.flip(0)) is None
     assert meanwhile.mean(uploads(found), WEIGHTS) is not None
+
+
+def test_foreseen_weights_count_for_the_answers_that_were_expected_alone() -> None:
+    found, meanwhile = changes(), Meanwhile(foresee)
+    expected = uploads(found)
+    assert meanwhile.weighed(expected) is None  # nothing is in yet
+    meanwhile.take(2, found[2])
+    weights, memory = meanwhile.weighed(expected) or (None, None)
+    assert weights is WEIGHTS
+    assert memory == {"weighting/examples": {}}
+    assert meanwhile.weighed(expected[:2]) is None
+    assert meanwhile.weighed([replace(expected[0], num_examples=2), *expected[1:]]) is None
 
 
 def test_weights_that_cannot_be_told_are_left_for_later() -> None:

@@ -152,7 +152,9 @@ def play_round(
             Upload(client=client.id, num_examples=client.num_examples, num_steps=0, change={}, buffers={})
             for client in chosen
         ]
-        return [client.id for client in chosen], _weigh(algorithm, cohort_of(expected), memory)[0]
+        return Foreseen(
+            {client.id: client.num_examples for client in chosen}, *_weigh(algorithm, cohort_of(expected), memory)
+        )
 
     foreseeable = all(link.foreseeable for link in algorithm.weighting)
     meanwhile = transport.meanwhile = Meanwhile(foresee if foreseeable else None, put_off)
@@ -166,7 +168,7 @@ def play_round(
         return replace(state, round=number, memory=memory), skipped
 
     cohort = cohort_of(uploads)
-    weights, weighed = _weigh(algorithm, cohort, memory)
+    weights, weighed = meanwhile.weighed(uploads) or _weigh(algorithm, cohort, memory)
     memory |= weighed
     watch.lap("weighting")
 
