@@ -23,6 +23,7 @@ from fedatlas.algorithm import Algorithm
 from fedatlas.data.federation import Federation, Transform
 from fedatlas.errors import UsageError
 from fedatlas.kept import KeptPasses
+from fedatlas.models.norms import without_batch_counts
 from fedatlas.objectives import Batch, Output
 from fedatlas.seeds import derive, generator
 from fedatlas.splits import floating_buffers
@@ -140,7 +141,7 @@ class Workbench:
     """One model, reused for every client, with its state sorted into shared and personal."""
 
     def __init__(self, model: nn.Module, algorithm: Algorithm, *, compile: bool = False) -> None:
-        self.model, self._algorithm = model, algorithm
+        self.model, self._algorithm = without_batch_counts(model), algorithm
         self.compiled: Network | None = compiled_network(model, algorithm) if compile else None
         self.outbox: Tensors | None = None
         """Where a client's change goes, in a worker process: the main process finds it there."""
