@@ -1,6 +1,8 @@
 """What a report shows of each client: a few of its images, and a plain vector of what its data looks like."""
 
 import io
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,10 @@ from fedatlas.seeds import generator
 
 PORTRAITS = "portraits.npz"
 MOST_CLIENTS = 2000
+MOST_PICTURED = 60
+"""Clients of whom a report shows images."""
+LARGEST_SIDE = 48
+"""Larger images are made smaller: a report shows them at half of that."""
 _EXAMPLES = 200
 """How many of a client's training examples a vector looks at."""
 
@@ -44,18 +50,30 @@ def client_vectors(federation: Federation) -> np.ndarray:
     return np.asarray(table.numpy(), dtype=np.float32)
 
 
-def client_images(federation: Federation, count: int = 8) -> np.ndarray | None:
-    """Return the first images of each client as it sees them, uint8 (clients, count, channels, height, width)."""
+def pictured(domains: Sequence[str | None]) -> list[int]:
+    """Return the clients that are shown, by their domains: the first of each, then the second, and so on."""
+    named = dict.fromkeys(domain for domain in domains if domain is not None)
+    of_each = [[i for i, domain in enumerate(domains) if domain == one] for one in (*named, None)]
+    turns = itertools.zip_longest(*of_each)
+    return sorted([i for turn in turns for i in turn if i is not None][:MOST_PICTURED])
+
+
+def client_images(federation: Federation, clients: Sequence[int], count: int = 8) -> np.ndarray | None:
+    """Return the first images of some clients as they see them, uint8 (clients, count, channels, height, width)."""
     if federation.data.kind != "image":
         return None
     rows = []
-    for i in range(len(federation)):
+    for i in clients:
         data = ClientData(federation, i)
         own = data.client.train if len(data.client.train) else data.client.test
         images = data.inputs[own[:count]].float() / 255
         if data.client.transform is not None:
             rng = generator(0, "portrait", data.name, device=data.labels.device)
             images = data.client.transform(images, rng)
+        side = max(images.shape[2:])
+        if side > LARGEST_SIDE:
+            height, width = (max(1, round(n * LARGEST_SIDE / side)) for n in images.shape[2:])
+            images = F.adaptive_avg_pool2d(images, (height, width))
         shown = (images.clamp(0, 1) * 255).round().to(torch.uint8).cpu()
         rows.append(F.pad(shown, (0, 0, 0, 0, 0, 0, 0, count - len(shown)), value=255))
     return np.asarray(torch.stack(rows).numpy())
@@ -66,9 +84,10 @@ def write_portraits(federation: Federation, folder: Path) -> None:
     if len(federation) > MOST_CLIENTS:
         return
     arrays = {"vectors": client_vectors(federation)}
-    images = client_images(federation)
+    clients = pictured([client.domain for client in federation])
+    images = client_images(federation, clients)
     if images is not None:
-        arrays["images"] = images
+        arrays |= {"images": images, "pictured": np.asarray(clients)}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     atomic_write(folder / PORTRAITS, buffer.getvalue())

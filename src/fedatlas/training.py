@@ -140,8 +140,16 @@ def train_run(
         writer = RunWriter(folder, resolved, config=config, resume=resume, overwrite=overwrite)
         try:
             with repeatable(place):
-                write_portraits(federation, folder)
-                TrainingLoop(algorithm, federation, simulator, plan, seeds, writer, progress).run()
+                TrainingLoop(
+                    algorithm,
+                    federation,
+                    simulator,
+                    plan,
+                    seeds,
+                    writer,
+                    progress,
+                    put_off=lambda: write_portraits(federation, folder),
+                ).run()
         finally:
             writer.close()
     return Run(folder)

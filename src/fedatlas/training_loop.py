@@ -63,7 +63,10 @@ class TrainingLoop:
         seeds: Seeds,
         writer: RunWriter,
         progress: Progress,
+        *,
+        put_off: Callable[[], None] | None = None,
     ) -> None:
+        """Take what may be done while clients train, once, in ``put_off``."""
         self.algorithm, self.federation, self.host = algorithm, federation, host
         self.plan, self.seeds, self.writer, self.progress = plan, seeds, writer, progress
         self.domains = {i: client.domain for i, client in enumerate(federation.clients)}
@@ -78,7 +81,7 @@ class TrainingLoop:
         self.saved_round = 0
         self.complete_round = 0
         """The last round of which all is written."""
-        self._unwritten: Callable[[], None] | None = None
+        self._unwritten = put_off
 
     def run(self) -> None:
         """Play the rounds that are left."""

@@ -92,7 +92,9 @@ def write_run(
     for name, records in (("rounds", lines), ("clients", client_lines), ("timings", timings)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     if vectors is not None:
-        arrays = {"vectors": vectors} | ({} if images is None else {"images": images})
+        arrays = {"vectors": vectors}
+        if images is not None:
+            arrays |= {"images": images, "pictured": np.arange(len(images))}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)
         (folder / PORTRAITS).write_bytes(buffer.getvalue())

@@ -197,13 +197,6 @@ def test_each_card_shows_the_clients_own_images(run: Run, tmp_path: Path) -> Non
     np.testing.assert_array_equal(pixels[:, 5:9], IMAGES[1, 1].transpose(1, 2, 0))
 
 
-def test_large_images_are_made_smaller(tmp_path: Path) -> None:
-    images = np.zeros((1, 8, 1, 96, 192), dtype=np.uint8)
-    run = write_run(tmp_path / "run", [client("a")], lambda r, c: 50, vectors=VECTORS[:1], images=images)
-    ((_, sample),) = report([run], tmp_path).of_class("samples")
-    assert Image.open(io.BytesIO(base64.b64decode(sample["src"].split(",")[1]))).size == (8 * 48 + 7 * 4, 24)
-
-
 def test_data_without_images_or_domains_has_neither(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [client("a"), client("b")], lambda r, c: 50 + c, vectors=VECTORS[:2])
     page = report([run], tmp_path)

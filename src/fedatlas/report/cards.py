@@ -3,17 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image
 
+from fedatlas.portraits import pictured
 from fedatlas.report.colors import SEQUENTIAL
 from fedatlas.report.marks import domain_strip, held_out_tag, mark
 from fedatlas.report.markup import cells, clipped, color_key, element, escape, figure, picture, short, svg, write
 from fedatlas.report.members import Member, Portraits, by_domain, domain_title
 
-MOST_CARDS = 60
 _NAMED_ROWS = 40
-_LARGEST_SIDE = 48
-"""Larger images are made smaller: they are shown at half of that."""
 
 
 def size_bars(members: Sequence[Member]) -> str:
@@ -75,7 +72,8 @@ def label_map(members: Sequence[Member], classes: Sequence[str]) -> str:
 
 def cards(members: Sequence[Member], portraits: Portraits, classes: Sequence[str]) -> str:
     """Return a card a client, by domain; of many clients the first of each domain."""
-    shown = _chosen(members, MOST_CARDS)
+    chosen = pictured([member.domain for member in sorted(members, key=lambda member: member.id)])
+    shown = [member for member in members if member.id in chosen]
     content = ""
     if len(shown) < len(members):
         said = f"{len(shown)} of the {len(members)} clients are shown here, the first of each domain; "
@@ -87,19 +85,12 @@ def cards(members: Sequence[Member], portraits: Portraits, classes: Sequence[str
     return content
 
 
-def _chosen(members: Sequence[Member], most: int) -> list[Member]:
-    """Return up to ``most`` clients: the first of each domain, then the second of each, and so on."""
-    turns = [(turn, member) for _, own in by_domain(members) for turn, member in enumerate(own)]
-    first = {member.id for _, member in sorted(turns, key=lambda pair: pair[0])[:most]}
-    return [member for member in members if member.id in first]
-
-
 def _card(member: Member, portraits: Portraits, classes: Sequence[str]) -> str:
     name = element("b", escape(member.name), title=member.name)
     title = element("div", name + held_out_tag(member), class_="title")
     sizes = element("small", f"{member.num_train:,} train · {member.num_test:,} test")
     images = ""
-    if portraits.images is not None:
+    if member.id in portraits.images:
         images = _sprite(portraits.images[member.id], member.num_train or member.num_test, member.name)
     content = title + sizes + images + _label_bars(member, classes)
     return element("article", content, class_="card", style=f"border-top-color:{member.color}")
@@ -137,9 +128,4 @@ def _sprite(images: np.ndarray, count: int, name: str) -> str:
 
 def _tile(image: np.ndarray) -> np.ndarray:
     """Return one image (channels, height, width) as grey (height, width) or colour (height, width, 3) pixels."""
-    pixels = image.transpose(1, 2, 0) if len(image) == 3 else image[0]
-    side = max(pixels.shape[:2])
-    if side > _LARGEST_SIDE:
-        height, width = (max(1, round(n * _LARGEST_SIDE / side)) for n in pixels.shape[:2])
-        pixels = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX))
-    return pixels
+    return image.transpose(1, 2, 0) if len(image) == 3 else image[0]

@@ -39,7 +39,8 @@ class Portraits:
     """What a run kept of each client's data."""
 
     vectors: np.ndarray | None
-    images: np.ndarray | None
+    images: dict[int, np.ndarray]
+    """Of the clients that are pictured, by id."""
 
 
 def domain_colors(runs: Sequence[Run]) -> dict[str, str]:
@@ -69,17 +70,19 @@ def read_members(run: Run, by_domain: dict[str, str]) -> list[Member]:
 
 
 def read_portraits(run: Run) -> Portraits:
-    """Return the vectors and images that a run kept, each None where there are none."""
+    """Return the vectors and images that a run kept, where there are any."""
     path = run.folder / PORTRAITS
     if not path.exists():
-        return Portraits(None, None)
+        return Portraits(None, {})
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            vectors, images = file["vectors"], file.get("images")
+            vectors, images = file["vectors"], {}
+            if "images" in file:
+                images = dict(zip(file["pictured"].tolist(), file["images"], strict=True))
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise RunFolderError(f"{path} cannot be read ({error}); delete it to report without it.") from error
     expected = len(run.resolved["federation"]["clients"])
-    if len(vectors) != expected or (images is not None and len(images) != expected):
+    if len(vectors) != expected or any(i >= expected for i in images):
         found = f"{path} is of {len(vectors)} clients, the run has {expected}"
         raise RunFolderError(f"{found}; delete it to report without it.")
     return Portraits(vectors, images)

@@ -138,7 +138,7 @@ def _similarity(members: Sequence[Member], portraits: Portraits) -> str:
         return ""
     what = (
         "mean and spread of its images in each cell of an 8 × 8 grid"
-        if portraits.images is not None
+        if portraits.images
         else "how often each token occurs (text) or the mean and spread of each feature"
     )
     said = (
