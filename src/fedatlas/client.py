@@ -76,7 +76,7 @@ class ClientData:
         """The client's name."""
         return self.client.name
 
-    @property
+    @cached_property
     def num_examples(self) -> int:
         """How many training examples the client has."""
         return len(self.client.train)

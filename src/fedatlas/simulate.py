@@ -299,7 +299,7 @@ class Simulator:
         return self._run([Task("introduce", (client,)) for client in range(len(self.federation))])
 
     def _task(self, method: str, assignment: Assignment) -> Task:
-        cost = len(self.federation.clients[assignment.client].train)
+        cost = self.roster[assignment.client].num_examples
         return Task(method, (assignment, self.memory.get(assignment.client, {})), cost=cost)
 
     def _run(self, tasks: Sequence[Task], meanwhile: Meanwhile | None = None) -> list[Any]:
