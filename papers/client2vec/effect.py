@@ -96,7 +96,7 @@ def main_part(options: Options) -> list[Variant]:
 
 
 def pacs_part(options: Options) -> list[Variant]:
-    """PACS, a federation of domains: the same with FedAvg."""
+    """PACS, a federation of domains: the same with FedAvg, and with statistics that clients keep."""
     model = "mobilenet_v2" if options.extra["model"] == "resnet18" else options.extra["model"]
     chosen = {} if options.quick else {"model": MODELS[model]}
     common: dict[str, Any] = {"data": "pacs", "changes": length(options, chosen)}
@@ -104,6 +104,13 @@ def pacs_part(options: Options) -> list[Variant]:
     for title, strategy in STRATEGIES.items():
         for cases in CASES:
             found.append(with_index(f"FedAvg, {title} {cases}", options, strategy=strategy, cases=cases, **common))
+    kept: dict[str, Any] = {"data": "pacs", "changes": length(options, {**chosen, "training": {"buffers": "keep"}})}
+    found.append(training(f"{KEPT}: original", options, **kept))
+    for cases in ("iii", "i+ii+iii"):
+        found.append(with_index(f"{KEPT}: GLOBAL {cases}", options, strategy="global", cases=cases, **kept))
+    random = source_spec("pacs", "random-vectors", options)
+    uses = {"lambda_o": WEIGHTS["global"], "lambda_d": WEIGHTS["global"]}
+    found.append(training(f"{KEPT}: iii, random vectors", options, atlas=random, cases="iii", uses=uses, **kept))
     average = source_spec("pacs", "feature-average", options)
     for cases in ("i", "i+ii"):
         found.append(training(f"FedAvg, feature average {cases}", options, atlas=average, cases=cases, **common))
