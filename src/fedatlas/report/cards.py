@@ -76,7 +76,8 @@ def cards(members: Sequence[Member], portraits: Portraits, classes: Sequence[str
     shown = [member for member in members if member.id in chosen]
     content = ""
     if len(shown) < len(members):
-        said = f"{len(shown)} of the {len(members)} clients are shown here, the first of each domain; "
+        first = ", the first of each domain" if any(member.domain for member in members) else ""
+        said = f"{len(shown)} of the {len(members)} clients are shown here{first}; "
         content += element("p", said + "the table of every client further down names them all.", class_="note")
     for domain, own in by_domain(shown):
         if len(shown) > len(own):
