@@ -1,9 +1,10 @@
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from fedatlas.errors import DataError, UsageError
-from fedatlas.grouping import METHODS, cluster_accuracy, first_neighbours, group_clients
+from fedatlas.grouping import METHODS, cluster_accuracy, first_neighbours, group_clients, like_together
 
 COUNTS = (10, 6, 3, 2, 1)
 TYPES = [kind for kind, count in enumerate(COUNTS) for _ in range(count)]
@@ -102,3 +103,11 @@ def test_what_cannot_be_grouped_is_refused() -> None:
         group_clients(torch.tensor([[float("nan")], [0.0]]), 2)
     with pytest.raises(UsageError, match="one type for each client"):
         cluster_accuracy(torch.tensor([0, 1]), ["a"])
+
+
+def test_clients_that_are_alike_stand_together() -> None:
+    angles = np.array([0.0, 1.5, 0.1, 1.6, 0.2])
+    order = like_together(np.cos(angles[:, None] - angles))
+    assert order in ([0, 2, 4, 1, 3], [3, 1, 4, 2, 0])  # by angle, from either end
+    assert like_together(np.eye(2)) == [0, 1]
+    assert like_together(np.ones((1, 1))) == [0]

@@ -17,6 +17,8 @@ METHODS = ("gmm", "kmeans", "finch")
 COVARIANCES = ("diag", "spherical")
 VARIANCE_FLOOR = 0.1
 """The least variance of a mixture's component, as a share of the vectors' own."""
+BEST_ORDERED = 300
+"""Clients up to which the best order is sought among those that a tree of them allows; it takes seconds beyond."""
 
 
 class Groups(NamedTuple):
@@ -139,3 +141,15 @@ def cluster_accuracy(labels: Tensor, types: Sequence[Hashable]) -> float:
     for label, kind in zip(labels.tolist(), types, strict=True):
         members.setdefault(label, Counter())[kind] += 1
     return sum(max(counts.values()) for counts in members.values()) / len(types)
+
+
+def like_together(similarity: np.ndarray) -> list[int]:
+    """Return an order of clients in which neighbours are alike, by how alike every two are: a cosine, 1 at most."""
+    # Here, as it takes longer to load than all of this package.
+    from scipy.cluster.hierarchy import leaves_list, linkage
+
+    if len(similarity) < 2:
+        return list(range(len(similarity)))
+    distances = (1 - similarity)[np.triu_indices(len(similarity), 1)].clip(min=0)
+    tree = linkage(distances, "average", optimal_ordering=len(similarity) <= BEST_ORDERED)
+    return [int(i) for i in leaves_list(tree)]

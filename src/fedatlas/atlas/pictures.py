@@ -19,6 +19,7 @@ from matplotlib.lines import Line2D
 
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.errors import UsageError, unknown_name
+from fedatlas.grouping import like_together
 from fedatlas.report.colors import DIVERGING, DOMAINS, INK, NO_DOMAIN, nth
 
 _COSINES = LinearSegmentedColormap.from_list("cosines", list(DIVERGING))
@@ -56,9 +57,16 @@ def domain_similarity(atlas: Atlas, half: str | None = None) -> DomainTable:
 
 
 def similarity_picture(atlas: Atlas, half: str | None = None, title: str | None = None) -> Figure:
-    """Return the heat map of the clients' similarities, in the atlas's order, with domains along both axes (Fig. 2)."""
+    """Return the heat map of the clients' similarities.
+
+    In the atlas's order, with domains along both axes (Fig. 2); where it has none, like clients stand together.
+    """
     figure, axes = _figure(6.8, 5.6)
-    image = axes.imshow(atlas.similarity(half).numpy(), cmap=_COSINES, vmin=-1, vmax=1, interpolation="nearest")
+    cosines = atlas.similarity(half).numpy()
+    if not any(atlas.domains):
+        order = like_together(cosines)
+        cosines = cosines[np.ix_(order, order)]
+    image = axes.imshow(cosines, cmap=_COSINES, vmin=-1, vmax=1, interpolation="nearest")
     axes.set(xticks=[], yticks=[])
     if any(atlas.domains):
         _mark_domains(atlas, figure, axes)

@@ -145,6 +145,6 @@ def _similarity(members: Sequence[Member], portraits: Portraits) -> str:
         f"Each client has a plain vector of what its training data looks like: {what}, and the share of each class, "
         "standardised over clients."
     )
-    if any(member.domain is not None for member in members):
-        said += " Clients are in the order of their domains."
+    has_domains = any(member.domain is not None for member in members)
+    said += " Clients are in the order of their domains." if has_domains else " Clients that are alike stand together."
     return element("p", said, class_="note") + similarity(members, portraits.vectors)

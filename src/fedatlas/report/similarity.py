@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedatlas.grouping import like_together
 from fedatlas.report.colors import DIVERGING, INK
 from fedatlas.report.marks import domain_strip, dot
 from fedatlas.report.markup import Scale, cells, clipped, color_key, element, escape, figure, svg, write
@@ -21,9 +22,12 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
 
 
 def similarity(members: Sequence[Member], vectors: np.ndarray) -> str:
-    """Return the heat map and the map side by side."""
+    """Return the heat map and the map side by side; where there are no domains, like clients stand together."""
     own = vectors[[member.id for member in members]]
     matrix = cosines(own)
+    if not any(member.domain is not None for member in members):
+        order = like_together(matrix)
+        members, own, matrix = [members[i] for i in order], own[order], matrix[np.ix_(order, order)]
     return _in_words(members, matrix) + element("div", _heat_map(members, matrix) + _plane(members, own), class_="pair")
 
 
