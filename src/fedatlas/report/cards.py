@@ -4,11 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedatlas.grouping import like_together
 from fedatlas.portraits import pictured
 from fedatlas.report.colors import SEQUENTIAL
 from fedatlas.report.marks import domain_strip, held_out_tag, mark
 from fedatlas.report.markup import cells, clipped, color_key, element, escape, figure, picture, short, svg, write
 from fedatlas.report.members import Member, Portraits, by_domain, domain_title
+from fedatlas.report.similarity import cosines
 
 _NAMED_ROWS = 40
 
@@ -36,9 +38,14 @@ def size_bars(members: Sequence[Member]) -> str:
 
 
 def label_map(members: Sequence[Member], classes: Sequence[str]) -> str:
-    """Return the heat map of clients by classes: the share of each class in each client's training data."""
+    """Return the heat map of clients by classes: the share of each class in each client's training data.
+
+    Where there are no domains, clients with like shares stand together.
+    """
     if not all(len(member.label_counts) for member in members):
         return ""  # over a network, label counts stay with the clients
+    if not any(member.domain for member in members):
+        members = [members[i] for i in like_together(cosines(np.stack([member.label_shares for member in members])))]
     named = len(members) <= _NAMED_ROWS
     row = 17.0 if named else max(2.0, min(8.0, 560 / len(members)))
     left, top, width = (112.0 if named else 22.0), 22.0, 500.0
