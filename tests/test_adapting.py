@@ -184,8 +184,9 @@ def test_a_saved_model_says_what_the_adapted_one_says(algorithm: Algorithm, norm
     assert not any(isinstance(module, ConditionedClassifier) for module in loaded.modules())
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
     assert read_about(path)["client"] == "client-6"
-    # The state dict is that of the plain network by name.
-    build_model("cnn", num_classes=3, input_shape=(3, 8, 8), width=4, norm=norm).load_state_dict(loaded.state_dict())
+    # The state dict is that of the plain network by name, its counts of batches among them.
+    for model in (loaded, adapted.model()):
+        build_model("cnn", num_classes=3, input_shape=(3, 8, 8), width=4, norm=norm).load_state_dict(model.state_dict())
 
 
 @pytest.mark.parametrize("head_norm", ["batch", "film"])

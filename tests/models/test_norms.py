@@ -4,7 +4,6 @@ from torch import nn
 
 from fedatlas.errors import UsageError
 from fedatlas.models import NORM_LAYERS, NORMS, make_norm, without_running_statistics
-from fedatlas.models.norms import without_batch_counts
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(64, 32), (32, 32), (62, 2), (124, 4), (496, 16), (8, 8), (3, 1)])
@@ -50,17 +49,3 @@ def test_without_running_statistics_batch_norm_works_under_vmap() -> None:
     inputs = torch.randn(3, 4, 2, 5, 5)
     together = torch.func.vmap(model)(inputs)
     torch.testing.assert_close(together[1], model(inputs[1]))
-
-
-def test_batches_are_counted_only_where_the_count_is_read() -> None:
-    inputs = torch.randn(3, 8, 2, generator=torch.Generator().manual_seed(0))
-    plain, cumulative = nn.BatchNorm1d(2), nn.BatchNorm1d(2, momentum=None)
-    for norm in (plain, cumulative):
-        expected = nn.BatchNorm1d(2, momentum=norm.momentum)
-        assert without_batch_counts(norm) is norm
-        for batch in inputs:
-            assert torch.equal(norm(batch), expected(batch))
-        assert torch.equal(norm.running_mean, expected.running_mean)  # type: ignore[arg-type]
-        expected.load_state_dict(dict(norm.state_dict()))
-    assert plain.num_batches_tracked is None
-    assert cumulative.num_batches_tracked == 3

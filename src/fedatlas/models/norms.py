@@ -60,11 +60,3 @@ def without_running_statistics(model: AnyModule) -> AnyModule:
             module.running_var = None  # type: ignore[assignment]
             module.num_batches_tracked = None  # type: ignore[assignment]
     return model
-
-
-def without_batch_counts(model: AnyModule) -> AnyModule:
-    """Let batch norms count no batches where nobody reads the count, as each is a kernel on a GPU; return the model."""
-    for module in model.modules():
-        if isinstance(module, BATCH_NORM_LAYERS) and module.momentum is not None:
-            module.num_batches_tracked = None  # type: ignore[assignment]
-    return model
