@@ -3,6 +3,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedatlas import grouping
 from fedatlas.errors import DataError, UsageError
 from fedatlas.grouping import METHODS, cluster_accuracy, first_neighbours, group_clients, like_together
 
@@ -111,3 +112,9 @@ def test_clients_that_are_alike_stand_together() -> None:
     assert order in ([0, 2, 4, 1, 3], [3, 1, 4, 2, 0])  # by angle, from either end
     assert like_together(np.eye(2)) == [0, 1]
     assert like_together(np.ones((1, 1))) == [0]
+
+
+def test_very_many_clients_stay_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouping, "MOST_ORDERED", 2)
+    angles = np.array([0.0, 1.5, 0.1])
+    assert like_together(np.cos(angles[:, None] - angles)) == [0, 1, 2]

@@ -17,8 +17,9 @@ METHODS = ("gmm", "kmeans", "finch")
 COVARIANCES = ("diag", "spherical")
 VARIANCE_FLOOR = 0.1
 """The least variance of a mixture's component, as a share of the vectors' own."""
-BEST_ORDERED = 300
-"""Clients up to which the best order is sought among those that a tree of them allows; it takes seconds beyond."""
+BEST_ORDERED, MOST_ORDERED = 300, 5000
+"""Clients up to which the best order is sought among those that a tree of them allows, and up to which any is: beyond
+each it takes seconds."""
 
 
 class Groups(NamedTuple):
@@ -144,12 +145,16 @@ def cluster_accuracy(labels: Tensor, types: Sequence[Hashable]) -> float:
 
 
 def like_together(similarity: np.ndarray) -> list[int]:
-    """Return an order of clients in which neighbours are alike, by how alike every two are: a cosine, 1 at most."""
-    # Here, as it takes longer to load than all of this package.
-    from scipy.cluster.hierarchy import leaves_list, linkage
+    """Return an order of clients in which neighbours are alike, by how alike every two are: a cosine, 1 at most.
 
-    if len(similarity) < 2:
+    Very many clients stay as they are.
+    """
+    # Here, as they take longer to load than all of this package.
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
+
+    if not 1 < len(similarity) <= MOST_ORDERED:
         return list(range(len(similarity)))
-    distances = (1 - similarity)[np.triu_indices(len(similarity), 1)].clip(min=0)
+    distances = squareform(1 - similarity, checks=False).clip(min=0)
     tree = linkage(distances, "average", optimal_ordering=len(similarity) <= BEST_ORDERED)
     return [int(i) for i in leaves_list(tree)]
