@@ -109,6 +109,16 @@ def test_a_mistake_gets_one_clear_message(arguments: list[str], message: str, tm
     assert "Traceback" not in result.output
 
 
+def test_resuming_where_there_is_nothing_says_so_and_begins(arrays: Path, tmp_path: Path) -> None:
+    arguments = ["--data", str(arrays), "--model", "mlp", "--workers", "1", "--resume"]
+    arguments += ["--folder", str(tmp_path / "run")]
+    first, second = (invoke("train", *arguments, "--rounds", rounds) for rounds in ("1", "2"))
+    assert first.exit_code == second.exit_code == 0
+    assert "holds no run yet: a new one begins" in first.output.replace("\n", " ")
+    assert "holds no run" not in second.output
+    assert len(Run(tmp_path / "run").rounds) == 2
+
+
 def test_ctrl_c_says_how_to_resume(arrays: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "fedatlas", "train", "--data", str(arrays), "--folder", str(folder)]

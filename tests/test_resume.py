@@ -240,3 +240,11 @@ def test_the_record_says_what_was_tested(tmp_path: Path) -> None:
     mean = sum(line["accuracy"] for line in per_client) / 6
     assert run.last["client_mean"] == pytest.approx(mean)
     assert torch.isfinite(run.parameters()["head.weight"]).all()
+
+
+def test_records_can_be_read_while_a_run_goes_on(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path / "run", {})
+    writer.open(None)
+    writer.write("rounds.jsonl", [{"round": 1}, {"round": 2}])
+    assert (tmp_path / "run/rounds.jsonl").read_text() == '{"round": 1}\n{"round": 2}\n'
+    writer.close()

@@ -76,6 +76,8 @@ def train(
             config = folder / "config.toml"
         settings = Config.load(config, set_ or (), **sections)
         where = folder or default_folder(settings)
+        if resume and not (where / "resolved.json").exists():
+            errors.print(f"{where} holds no run yet: a new one begins.", highlight=False, soft_wrap=True)
         machine: dict[str, Any] = {"device": device, "workers": workers, "engine": engine}
         run = run_config(settings, where, **machine, resume=resume, overwrite=overwrite, profile=profile)
         print_results([run])

@@ -103,6 +103,7 @@ class RunWriter:
         text = json.dumps(lines)[1:-1].replace('}, {"round": ', '}\n{"round": ')
         try:
             self._files[name].write(text.encode() + b"\n" if text else b"")
+            self._files[name].flush()  # for whoever looks on; what lasts is what a checkpoint vouches for
         except OSError as error:
             raise self._write_failed(name, error) from error
 
