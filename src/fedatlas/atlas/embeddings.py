@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedatlas.atlas.cache import cache_file, content_key, read_tensors, warn_unwritten, write_tensors
 from fedatlas.atlas.reading import shown_batches, training_examples
-from fedatlas.data.dataset import Dataset
+from fedatlas.data.dataset import Dataset, all_finite
 from fedatlas.data.federation import Federation
 from fedatlas.errors import DataError, UsageError
 from fedatlas.progress import make_progress
@@ -43,7 +43,7 @@ class Embeddings:
                     f"embeddings of {self.encoder}: {title} must be float32 of two axes, "
                     f"got {rows.dtype} of shape {tuple(rows.shape)}."
                 )
-            if not bool(rows.isfinite().all()):
+            if not all_finite(rows):
                 where = int((~rows.isfinite()).any(1).nonzero()[0])
                 raise DataError(f"embeddings of {self.encoder}: {title} hold NaN or infinity, first in row {where}.")
 
