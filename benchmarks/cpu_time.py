@@ -29,6 +29,7 @@ from workloads import WORKLOADS, ResNet18, Workload
 import fedatlas
 from fedatlas.process_memory import keep_freed_memory
 from fedatlas.rounds import initial_state, play_round
+from fedatlas.sampling import Draws
 
 NETWORKS = {
     "B, two convolutions, batch 10": (WORKLOADS["B"].network, 10),
@@ -91,12 +92,12 @@ def round_milliseconds(workload: Workload, rounds: int) -> tuple[float, float]:
     network = WithFeatures(workload.network())
     with fedatlas.Simulator(algorithm, network, federation(workload), work=work, workers=1, engine="loop") as simulator:
         state = initial_state(algorithm, *simulator.runner.bench.shared(), simulator.roster)
+        draws = Draws(algorithm.sampler, simulator.roster, workload.cohort, seed=0)
         for _ in range(rounds):
             began = time.process_time()
             bare_round(workload, model, shared, images, labels)
             between = time.process_time()
-            options = {"cohort_size": workload.cohort, "rounds": rounds, "seed": 0}
-            state, _ = play_round(algorithm, state, simulator.roster, simulator, **options)
+            state, _ = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=rounds)
             simulator.commit()
             taken[0].append(between - began)
             taken[1].append(time.process_time() - between)

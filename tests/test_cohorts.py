@@ -13,6 +13,7 @@ from fedatlas.algorithms.fedpce import Group, Grouped
 from fedatlas.client import LocalWork
 from fedatlas.optimizers import SGD, Adam, LocalOptimizer
 from fedatlas.rounds import RoundRecord, ServerState, initial_state, play_round
+from fedatlas.sampling import Draws
 from fedatlas.simulate import Engine, Simulator
 from fedatlas.stacking import stacked_convolution
 from tiny import blob_federation
@@ -44,8 +45,9 @@ def _rounds(
     work = work or LocalWork(epochs=2, batch_size=8)
     with Simulator(algorithm, model, federation, work=work, workers=1, engine=engine) as simulator:
         state = initial_state(algorithm, *simulator.runner.bench.shared(), simulator.roster)
+        draws = Draws(algorithm.sampler, simulator.roster, 6, seed=0)
         for _ in range(3):
-            state, record = play_round(algorithm, state, simulator.roster, simulator, cohort_size=6, rounds=3, seed=0)
+            state, record = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=3)
             simulator.commit()
             records.append(record)
     return state, records, simulator

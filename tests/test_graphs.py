@@ -22,6 +22,7 @@ from fedatlas.graphs import GraphEngine
 from fedatlas.objectives import Batch, Output, Term
 from fedatlas.optimizers import SGD, Adam, LocalOptimizer
 from fedatlas.rounds import ServerState, initial_state, play_round
+from fedatlas.sampling import Draws
 from fedatlas.simulate import Simulator
 from fedatlas.types import Memory, Tensors
 from tiny import Norms, blob_federation, same_bits
@@ -79,8 +80,9 @@ def _rounds(
             runner = simulator.runner
             simulator.graphs = GraphEngine(runner.bench, runner.begin, Rerun, lanes)
         state = initial_state(algorithm, *runner_shared(simulator), simulator.roster)
+        draws = Draws(algorithm.sampler, simulator.roster, 4, seed=0)
         for _ in range(3):
-            state, _ = play_round(algorithm, state, simulator.roster, simulator, cohort_size=4, rounds=3, seed=0)
+            state, _ = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=3)
             simulator.commit()
     return state, simulator.memory, simulator
 
@@ -166,8 +168,9 @@ def test_real_graphs_give_the_bits_of_the_plain_loop(name: str) -> None:
         network.get_submodule(next(p for p, m in network.named_modules() if isinstance(m, nn.Dropout))).p = 0.0
         with Simulator(algorithm, network, federation, work=work, device="cuda", engine=engine) as simulator:
             state = initial_state(algorithm, *runner_shared(simulator), simulator.roster)
+            draws = Draws(algorithm.sampler, simulator.roster, 4, seed=0)
             for _ in range(3):
-                state, _ = play_round(algorithm, state, simulator.roster, simulator, cohort_size=4, rounds=3, seed=0)
+                state, _ = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=3)
                 simulator.commit()
         assert simulator.graphs is None or simulator.graphs.refused == {}
         states.append(state)

@@ -9,6 +9,7 @@ from fedatlas.algorithms import fedavg
 from fedatlas.errors import TrainingError
 from fedatlas.meanwhile import Foreseen, Meanwhile
 from fedatlas.rounds import initial_state, play_round
+from fedatlas.sampling import Draws
 from fedatlas.simulate import Simulator
 from fedatlas.training import make_model
 from fedatlas.types import Tensors, Upload
@@ -91,14 +92,14 @@ def test_a_round_takes_the_sum_that_grew_while_workers_trained() -> None:
         model = make_model("mlp", {}, federation, algorithm, 0)
         with Simulator(algorithm, model, federation, workers=workers) as simulator:
             state = initial_state(algorithm, *simulator.runner.bench.shared(), simulator.roster)
+            draws = Draws(algorithm.sampler, simulator.roster, 6, seed=0)
             state, record = play_round(
                 algorithm,
                 state,
                 simulator.roster,
                 simulator,
-                cohort_size=6,
+                draws,
                 rounds=1,
-                seed=0,
                 put_off=lambda workers=workers: done.append(str(workers)),
             )
             grown = simulator.meanwhile._added

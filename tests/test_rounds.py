@@ -13,6 +13,7 @@ from fedatlas.client import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.optimizers import SGD
 from fedatlas.rounds import initial_state, play_round
+from fedatlas.sampling import Draws
 from fedatlas.simulate import Simulator
 from fedatlas.types import Assignment, Upload
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
@@ -91,12 +92,9 @@ def test_partial_participation_draws_distinct_clients_and_never_held_out_ones() 
 
 @pytest.mark.parametrize("cohort", [0, 7, 100])
 def test_a_cohort_the_federation_cannot_fill_is_refused(cohort: int) -> None:
-    federation = blob_federation(num_clients=8, held_out=2)
-    with Simulator(fedavg(), Norms(), federation, workers=1) as simulator:
-        shared, buffers = simulator.runner.bench.shared()
-        state = initial_state(fedavg(), shared, buffers, simulator.roster)
-        with pytest.raises(UsageError, match=f"between 1 and the 6 clients that may train, got {cohort}"):
-            play_round(fedavg(), state, simulator.roster, simulator, cohort_size=cohort, rounds=1, seed=0)
+    roster = Simulator(fedavg(), Norms(), blob_federation(num_clients=8, held_out=2), workers=1).roster
+    with pytest.raises(UsageError, match=f"between 1 and the 6 clients that may train, got {cohort}"):
+        Draws(fedavg().sampler, roster, cohort, seed=0)
 
 
 class Dropping(Simulator):
@@ -114,7 +112,8 @@ def test_a_client_that_does_not_answer_is_left_out_of_the_weights() -> None:
     with Dropping(algorithm, Line(), federation, workers=1) as simulator:
         shared, buffers = simulator.runner.bench.shared()
         state = initial_state(algorithm, shared, buffers, simulator.roster)
-        state, record = play_round(algorithm, state, simulator.roster, simulator, cohort_size=3, rounds=1, seed=0)
+        draws = Draws(algorithm.sampler, simulator.roster, 3, seed=0)
+        state, record = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=1)
     assert record.weights == {0: 0.25, 2: 0.75}
     assert state.shared["head.weight"].item() == pytest.approx(-0.05)
 

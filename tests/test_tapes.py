@@ -26,6 +26,7 @@ from fedatlas.objectives import Batch, Output, Term
 from fedatlas.optimizers import SGD, Adam, LocalOptimizer
 from fedatlas.recorders import UncapturableError
 from fedatlas.rounds import ServerState, initial_state, play_round
+from fedatlas.sampling import Draws
 from fedatlas.simulate import Simulator
 from fedatlas.tapes import PATIENCE, TapeRecorder
 from fedatlas.types import Memory
@@ -72,8 +73,9 @@ def _rounds(
         if recorder is not None:
             simulator.runner.lane = Lane(simulator.runner.bench, recorder)
         state = initial_state(algorithm, *simulator.runner.bench.shared(), simulator.roster)
+        draws = Draws(algorithm.sampler, simulator.roster, 4, seed=0)
         for _ in range(3):
-            state, _ = play_round(algorithm, state, simulator.roster, simulator, cohort_size=4, rounds=3, seed=0)
+            state, _ = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=3)
             simulator.commit()
     return state, dict(simulator.memory), simulator
 
@@ -190,8 +192,9 @@ def test_workers_say_what_they_could_not_record(monkeypatch: pytest.MonkeyPatch)
     algorithm, federation = fedavg().with_terms(Looks()), blob_federation(num_clients=6)
     with Simulator(algorithm, Norms(), federation, workers=2, engine="graph") as simulator:
         state = initial_state(algorithm, *simulator.runner.bench.shared(), simulator.roster)
+        draws = Draws(algorithm.sampler, simulator.roster, 6, seed=0)
         for _ in range(2):
-            play_round(algorithm, state, simulator.roster, simulator, cohort_size=6, rounds=3, seed=0)
+            play_round(algorithm, state, simulator.roster, simulator, draws, rounds=3)
         reason = "what the step does depends on values: aten._local_scalar_dense.default"
         assert simulator.fallbacks() == {reason: 2}
 
@@ -242,8 +245,9 @@ def test_workers_record_and_give_the_bits_of_the_loop() -> None:
         torch.manual_seed(0)
         with Simulator(fedavg(), Norms(), federation, work=work, workers=workers, engine=engine) as simulator:  # type: ignore[arg-type]
             state = initial_state(fedavg(), *simulator.runner.bench.shared(), simulator.roster)
+            draws = Draws(fedavg().sampler, simulator.roster, 6, seed=0)
             for _ in range(3):
-                state, _ = play_round(fedavg(), state, simulator.roster, simulator, cohort_size=6, rounds=3, seed=0)
+                state, _ = play_round(fedavg(), state, simulator.roster, simulator, draws, rounds=3)
                 simulator.commit()
         states.append(state)
     assert same_bits(states[0].shared, states[1].shared)

@@ -10,6 +10,7 @@ from fedatlas.client import LocalWork
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.rounds import RoundRecord, ServerState, initial_state, play_round
+from fedatlas.sampling import Draws
 from fedatlas.seeds import generator
 from fedatlas.simulate import Simulator
 
@@ -99,11 +100,10 @@ def play(
     with Simulator(algorithm, model, federation, work=work, seed=seed, workers=workers) as simulator:
         shared, buffers = simulator.runner.bench.shared()
         state = initial_state(algorithm, shared, buffers, simulator.roster)
+        size = cohort or len(federation.training_ids)
+        draws = Draws(algorithm.sampler, simulator.roster, size, seed=seed)
         for _ in range(rounds):
-            size = cohort or len(federation.training_ids)
-            state, record = play_round(
-                algorithm, state, simulator.roster, simulator, cohort_size=size, rounds=rounds, seed=seed
-            )
+            state, record = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=rounds)
             simulator.commit()
             records.append(record)
     return state, records, simulator

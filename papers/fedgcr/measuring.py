@@ -17,6 +17,7 @@ from fedatlas.data import Federation
 from fedatlas.evaluation import summarize
 from fedatlas.grouping import cluster_accuracy, group_clients
 from fedatlas.rounds import ServerState, initial_state, play_round
+from fedatlas.sampling import Draws
 from fedatlas.simulate import Simulator
 from fedatlas.training import make_model
 from fedatlas.types import Assignment, Memory, Tensors, Upload
@@ -107,6 +108,7 @@ def _rounds(
     domains = {i: client.domain for i, client in enumerate(federation.clients)}
     shared, buffers = simulator.runner.bench.shared()
     state = initial_state(algorithm, shared, buffers, simulator.roster)
+    draws = Draws(algorithm.sampler, simulator.roster, len(federation), seed)
     rounds = settings["rounds"]
     curve: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
@@ -114,9 +116,7 @@ def _rounds(
     summary: dict[str, Any] = {}
     for number in range(1, rounds + 1):
         begun = time.perf_counter()
-        state, _ = play_round(
-            algorithm, state, simulator.roster, simulator, cohort_size=len(federation), rounds=rounds, seed=seed
-        )
+        state, _ = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=rounds)
         simulator.commit()
         _settle(simulator.device)
         took.append(time.perf_counter() - begun)

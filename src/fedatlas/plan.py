@@ -10,7 +10,7 @@ from torch import nn
 from fedatlas.client import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.process_memory import physical_memory
-from fedatlas.rounds import check_cohort_size
+from fedatlas.sampling import check_cohort_size
 from fedatlas.seeds import Seeds
 
 Model = str | nn.Module | Callable[[], nn.Module]

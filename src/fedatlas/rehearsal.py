@@ -17,6 +17,7 @@ from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import AlgorithmCheckError, UsageError, unknown_name
 from fedatlas.models.classifier import Classifier
 from fedatlas.rounds import RoundRecord, ServerState, initial_state, play_round
+from fedatlas.sampling import Draws
 from fedatlas.seeds import derive, generator
 from fedatlas.simulate import Engine, Simulator
 from fedatlas.types import Assignment, Memory, Tensors, Upload
@@ -152,9 +153,8 @@ class Play:
             last,
             self.simulator.roster,
             self.simulator,
-            cohort_size=cohort_size,
+            Draws(self.algorithm.sampler, self.simulator.roster, cohort_size, SEED),
             rounds=ROUNDS,
-            seed=SEED,
         )
         self.simulator.commit()
         self.records.append(record)

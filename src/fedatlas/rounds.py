@@ -20,9 +20,9 @@ from torch import Tensor
 
 from fedatlas.aggregation import add, mean_change, weighted_sum
 from fedatlas.algorithm import Algorithm
-from fedatlas.errors import TrainingError, UsageError
+from fedatlas.errors import TrainingError
 from fedatlas.meanwhile import Foreseen, Meanwhile
-from fedatlas.seeds import numpy_generator
+from fedatlas.sampling import Draws
 from fedatlas.stopwatch import Stopwatch, client_seconds
 from fedatlas.types import Assignment, ClientInfo, ClientScore, Cohort, Memory, Roster, Tensors, Upload
 
@@ -88,34 +88,26 @@ def play_round(
     state: ServerState,
     roster: Roster,
     transport: Transport,
+    draws: Draws,
     *,
-    cohort_size: int,
     rounds: int,
-    seed: int,
     test_own: bool = False,
     watch: Stopwatch | None = None,
-    candidates: Sequence[int] | None = None,
     put_off: Callable[[], object] | None = None,
 ) -> tuple[ServerState, RoundRecord]:
     """Play the next round and return the new state and what happened.
 
-    ``test_own`` scores clients' own models too; ``watch`` is told when a stage ends. ``candidates`` are the clients
-    that may take part, for a caller who knows them: among very many, finding those who are not held out takes time.
-    ``put_off`` is done while clients train, or when they have.
+    ``test_own`` scores clients' own models too; ``watch`` is told when a stage ends. ``put_off`` is done while clients
+    train, or when they have.
     """
     watch = watch or Stopwatch()
     number = state.round + 1
     memory = dict(state.memory)
 
-    if candidates is None:
-        candidates = candidates_of(roster)
-    check_cohort_size(cohort_size, len(candidates))
     sampler = f"sampler/{algorithm.sampler.name}"
-    drawn, memory[sampler] = algorithm.sampler.sample(
-        candidates, cohort_size, roster, memory[sampler], numpy_generator(seed, "sampling", number)
-    )
-    draws = Counter(drawn)
-    chosen = [roster[i] for i in sorted(draws)]
+    drawn, memory[sampler] = draws.draw(number, memory[sampler])
+    times = Counter(drawn)
+    chosen = [roster[i] for i in sorted(times)]
     watch.lap("sampling")
 
     def assignments() -> list[Assignment]:
@@ -144,7 +136,7 @@ def play_round(
 
     def cohort_of(uploads: Sequence[Upload]) -> Cohort:
         return Cohort(
-            round=number, rounds=rounds, roster=roster, uploads=uploads, draws=draws, shared=state.shared, lr=lr
+            round=number, rounds=rounds, roster=roster, uploads=uploads, draws=times, shared=state.shared, lr=lr
         )
 
     def foresee() -> Foreseen:
@@ -156,8 +148,14 @@ def play_round(
             {client.id: client.num_examples for client in chosen}, *_weigh(algorithm, cohort_of(expected), memory)
         )
 
+    def catch_up() -> None:
+        if put_off is not None:
+            put_off()
+        if number < rounds:
+            draws.look_ahead(number + 1, memory[sampler])
+
     foreseeable = all(link.foreseeable for link in algorithm.weighting)
-    meanwhile = transport.meanwhile = Meanwhile(foresee if foreseeable else None, put_off)
+    meanwhile = transport.meanwhile = Meanwhile(foresee if foreseeable else None, catch_up)
     uploads = sorted(transport.train(assignments()), key=lambda upload: upload.client)
     watch.lap("training")
     meanwhile.catch_up()
@@ -213,20 +211,6 @@ def _weigh(algorithm: Algorithm, cohort: Cohort, memory: Memory) -> tuple[Tensor
     return weights / total, after
 
 
-def candidates_of(roster: Roster) -> list[int]:
-    """Return the clients that may take part in a round."""
-    return [client.id for client in roster if not client.held_out]
-
-
 def _notes(algorithm: Algorithm, memory: Memory, client: ClientInfo) -> Memory:
     notes = ((rule.name, rule.note(memory[f"server/{rule.name}"], client)) for rule in algorithm.server)
     return {name: note for name, note in notes if note}
-
-
-def check_cohort_size(cohort_size: int, num_clients: int) -> None:
-    """Refuse a cohort that the federation cannot fill."""
-    if not 1 <= cohort_size <= num_clients:
-        raise UsageError(
-            f"cohort must be between 1 and the {num_clients} clients that may train, got {cohort_size}. "
-            "Lower the cohort, hold out fewer clients, or use more of them."
-        )

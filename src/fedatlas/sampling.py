@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from fedatlas.errors import UsageError
 from fedatlas.parts import ServerPart
+from fedatlas.seeds import numpy_generator
 from fedatlas.types import Cohort, Roster, Tensors
 
 
@@ -37,3 +40,37 @@ class Uniform(Sampler):
     ) -> tuple[list[int], Tensors]:
         """Return ``count`` distinct clients."""
         return [candidates[i] for i in rng.choice(len(candidates), size=count, replace=False).tolist()], memory
+
+
+class Draws:
+    """Who takes part in each round of a run. A round may be drawn before its time, while clients train."""
+
+    def __init__(self, sampler: Sampler, roster: Roster, count: int, seed: int) -> None:
+        # Once a run: among very many clients, finding those who are not held out takes time.
+        self._candidates = [client.id for client in roster if not client.held_out]
+        check_cohort_size(count, len(self._candidates))
+        self._sampler, self._roster, self._count, self._seed = sampler, roster, count, seed
+        self._ahead: tuple[int, Tensors, tuple[list[int], Tensors]] | None = None
+
+    def draw(self, number: int, memory: Tensors) -> tuple[list[int], Tensors]:
+        """Return the clients of a round, given what the sampler remembers, and what it remembers then."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == number and ahead[1] is memory:
+            return ahead[2]
+        rng = numpy_generator(self._seed, "sampling", number)
+        return self._sampler.sample(self._candidates, self._count, self._roster, memory, rng)
+
+    def look_ahead(self, number: int, memory: Tensors) -> None:
+        """Draw a round that is to come, unless the sampler wants to see the answers before."""
+        if type(self._sampler).observe is Sampler.observe:
+            with suppress(Exception):  # which is told when the round has come
+                self._ahead = number, memory, self.draw(number, memory)
+
+
+def check_cohort_size(cohort_size: int, num_clients: int) -> None:
+    """Refuse a cohort that the federation cannot fill."""
+    if not 1 <= cohort_size <= num_clients:
+        raise UsageError(
+            f"cohort must be between 1 and the {num_clients} clients that may train, got {cohort_size}. "
+            "Lower the cohort, hold out fewer clients, or use more of them."
+        )

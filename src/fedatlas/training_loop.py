@@ -15,8 +15,9 @@ from fedatlas.errors import TrainingError
 from fedatlas.evaluation import summarize
 from fedatlas.plan import TrainingPlan
 from fedatlas.progress import Progress
-from fedatlas.rounds import RoundRecord, Transport, candidates_of, initial_state, play_round
+from fedatlas.rounds import RoundRecord, Transport, initial_state, play_round
 from fedatlas.runs import RunWriter
+from fedatlas.sampling import Draws
 from fedatlas.seeds import Seeds
 from fedatlas.simulate import ClientRunner
 from fedatlas.stopwatch import Stopwatch
@@ -75,8 +76,8 @@ class TrainingLoop:
         ]
         shared, buffers = host.runner.bench.shared()
         self.state = initial_state(algorithm, shared, buffers, host.roster)
-        self.candidates = candidates_of(host.roster)
-        self.cohort_size = plan.cohort_size(len(federation.training_ids))
+        cohort_size = plan.cohort_size(len(federation.training_ids))
+        self.draws = Draws(algorithm.sampler, host.roster, cohort_size, seeds.sampling)
         self.watch = Stopwatch()
         self.saved_round = 0
         self.complete_round = 0
@@ -125,12 +126,10 @@ class TrainingLoop:
             self.state,
             self.host.roster,
             self.host,
-            cohort_size=self.cohort_size,
+            self.draws,
             rounds=self.plan.rounds,
-            seed=self.seeds.sampling,
             test_own=self.plan.test_own and evaluated,
             watch=watch,
-            candidates=self.candidates,
             put_off=self._write_up,
         )
         self.state = state

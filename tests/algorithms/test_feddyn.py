@@ -12,6 +12,7 @@ from fedatlas.client import Local, LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.optimizers import SGD, Adam
 from fedatlas.rounds import play_round
+from fedatlas.sampling import Draws
 from fedatlas.splits import Split
 from fedatlas.weighting import Equal
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
@@ -117,7 +118,8 @@ def test_personal_parameters_are_neither_pulled_nor_remembered() -> None:
 def test_training_does_not_change_the_memory_it_was_given() -> None:
     state, _, simulator = play(feddyn(), Norms(), blob_federation(), rounds=2)
     kept = {k: v.clone() for k, v in simulator.memory[1]["feddyn"].items()}
-    play_round(feddyn(), state, simulator.roster, simulator, cohort_size=6, rounds=3, seed=0)
+    draws = Draws(feddyn().sampler, simulator.roster, 6, seed=0)
+    play_round(feddyn(), state, simulator.roster, simulator, draws, rounds=3)
     assert same_bits(simulator.memory[1]["feddyn"], kept)
 
 

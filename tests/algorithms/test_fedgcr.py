@@ -18,6 +18,7 @@ from fedatlas.graphs import GraphEngine
 from fedatlas.models.prompted import CustomizedClassifier
 from fedatlas.optimizers import SGD
 from fedatlas.rounds import initial_state, play_round
+from fedatlas.sampling import Draws
 from fedatlas.simulate import Simulator
 from fedatlas.types import Assignment, Memory, Tensors, Upload
 from test_graphs import Rerun
@@ -166,8 +167,9 @@ def test_captured_steps_give_the_bits_of_the_plain_loop_and_pass_no_image_again(
             if staged:
                 simulator.graphs = GraphEngine(runner.bench, runner.begin, Rerun, most_lanes=1)
             state = initial_state(algorithm, *runner.bench.shared(), simulator.roster)
+            draws = Draws(algorithm.sampler, simulator.roster, 5, seed=0)
             for _ in range(3):
-                state, _ = play_round(algorithm, state, simulator.roster, simulator, cohort_size=5, rounds=3, seed=0)
+                state, _ = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=3)
                 simulator.commit()
         assert simulator.graphs is None or simulator.graphs.refused == {}
         states.append(state.shared)

@@ -19,6 +19,7 @@ from fedatlas.flower.server_app import serve
 from fedatlas.rehearsal import tiny_federation
 from fedatlas.rounds import initial_state, play_round
 from fedatlas.runs import Run
+from fedatlas.sampling import Draws
 from fedatlas.simulate import Simulator
 from fedatlas.training import make_model
 from fedatlas.types import Assignment, Tensors, Upload
@@ -137,8 +138,9 @@ def bits_without_that_answer(config: Config) -> Tensors:
     network = make_model(*config.model(), federation, algorithm, config.seeds().model)
     with Forgetful(algorithm, network, federation, work=config.work(), workers=1) as simulator:
         state = initial_state(algorithm, *simulator.runner.bench.shared(), simulator.roster)
+        draws = Draws(algorithm.sampler, simulator.roster, 3, seed=0)
         for _ in range(ROUNDS):
-            state, _ = play_round(algorithm, state, simulator.roster, simulator, cohort_size=3, rounds=ROUNDS, seed=0)
+            state, _ = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=ROUNDS)
             simulator.commit()
     return {**state.shared, **state.buffers}
 

@@ -16,6 +16,7 @@ from fedatlas.objectives import Batch, Output, Term
 from fedatlas.optimizers import Adam
 from fedatlas.progress import Progress
 from fedatlas.rounds import initial_state, play_round
+from fedatlas.sampling import Draws
 from fedatlas.simulate import Simulator
 from fedatlas.training import TrainingPlan
 
@@ -76,10 +77,9 @@ def train_federated(
     ):
         bench = simulator.runner.bench
         state = initial_state(algorithm, *bench.shared(), simulator.roster)
+        draws = Draws(algorithm.sampler, simulator.roster, cohort_size, seed)
         while state.round < rounds:
-            state, record = play_round(
-                algorithm, state, simulator.roster, simulator, cohort_size=cohort_size, rounds=rounds, seed=seed
-            )
+            state, record = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=rounds)
             simulator.commit()
             progress.advance(state.round, {})
         bench.load(state.shared, state.buffers, {})

@@ -19,6 +19,7 @@ from fedatlas.algorithm import Algorithm
 from fedatlas.client import LocalWork
 from fedatlas.flower.form import DataForm, Member
 from fedatlas.rounds import initial_state, play_round
+from fedatlas.sampling import Draws
 from fedatlas.simulate import Simulator
 from fedatlas.types import Assignment, Memory, Tensors, Upload
 
@@ -92,10 +93,9 @@ def expect(algorithm: Algorithm, network: nn.Module, form: DataForm, members: Se
     listener.roster = [replace(c, num_examples=m.num_train) for c, m in zip(listener.roster, trained, strict=True)]
     shared, buffers = listener.runner.bench.shared()
     state = initial_state(algorithm, shared, buffers, listener.roster)
+    draws = Draws(algorithm.sampler, listener.roster, len(trained), seed=0)
     for _ in range(ROUNDS):
-        state, _ = play_round(
-            algorithm, state, listener.roster, listener, cohort_size=len(trained), rounds=ROUNDS, seed=0
-        )
+        state, _ = play_round(algorithm, state, listener.roster, listener, draws, rounds=ROUNDS)
         listener.commit()
     return Expectations(
         change=shapes(shared),

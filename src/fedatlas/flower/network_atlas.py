@@ -34,6 +34,7 @@ from fedatlas.flower.packets import ABOUT, SHARED, BadReplyError, arrays, plain
 from fedatlas.flower.transport import TRIES, FlowerTransport
 from fedatlas.progress import Silent
 from fedatlas.rounds import initial_state, play_round
+from fedatlas.sampling import Draws
 from fedatlas.training import TrainingPlan
 from fedatlas.types import Tensors
 
@@ -112,11 +113,10 @@ class NetworkAtlas:
         )
         size = TrainingPlan(rounds=self.epochs, cohort=self.settings.cohort).cohort_size(len(federation.training_ids))
         state = initial_state(algorithm, *transport.runner.bench.shared(), transport.roster)
+        draws = Draws(algorithm.sampler, transport.roster, size, own)
         loss = 0.0
         while state.round < self.epochs:
-            state, record = play_round(
-                algorithm, state, transport.roster, transport, cohort_size=size, rounds=self.epochs, seed=own
-            )
+            state, record = play_round(algorithm, state, transport.roster, transport, draws, rounds=self.epochs)
             loss = sum(record.weights[client] * own_loss for client, own_loss in record.losses.items())
             self.conversation.say(f"index: round {state.round} of {self.epochs}, loss {loss:.3f}")
         transport.runner.bench.load(state.shared, state.buffers, {})

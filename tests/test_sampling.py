@@ -1,0 +1,91 @@
+"""Who takes part, and that drawing a round before its time changes nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from fedatlas.algorithms import fedavg
+from fedatlas.rounds import initial_state, play_round
+from fedatlas.sampling import Draws, Sampler
+from fedatlas.simulate import Simulator
+from fedatlas.types import Cohort, Roster, Tensors
+from tests.tiny import Norms, blob_federation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(Sampler):
+    """Draws by what it remembers, and notes for which memory it was asked."""
+
+    name: ClassVar[str] = "counting"
+    asked: list[int] = field(default_factory=list)
+    fails_at: int = 99
+
+    def init(self, shared: Tensors, roster: Roster) -> Tensors:
+        return {"drawn": torch.zeros((), dtype=torch.int64)}
+
+    def sample(
+        self, candidates: Sequence[int], count: int, roster: Roster, memory: Tensors, rng: np.random.Generator
+    ) -> tuple[list[int], Tensors]:
+        drawn = int(memory["drawn"])
+        self.asked.append(drawn)
+        if drawn == self.fails_at:
+            raise ValueError("nobody left")
+        shifted = [candidates[(drawn + i) % len(candidates)] for i in range(count)]
+        return sorted(rng.permutation(shifted).tolist()), {"drawn": memory["drawn"] + 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watching(Counting):
+    """Wants to see the answers before it draws again."""
+
+    name: ClassVar[str] = "watching"
+
+    def observe(self, memory: Tensors, cohort: Cohort) -> Tensors:
+        return {"drawn": memory["drawn"] + 2}
+
+
+def cohorts(sampler: Counting, rounds: int = 3) -> list[tuple[int, ...]]:
+    """Play rounds with a sampler and return who took part in each."""
+    algorithm = replace(fedavg(), sampler=sampler)
+    found = []
+    with Simulator(algorithm, Norms(), blob_federation(num_clients=6), workers=1) as simulator:
+        state = initial_state(algorithm, *simulator.runner.bench.shared(), simulator.roster)
+        draws = Draws(sampler, simulator.roster, 2, seed=0)
+        for _ in range(rounds):
+            state, record = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=rounds)
+            found.append(record.cohort)
+    return found
+
+
+def test_every_round_is_drawn_once_with_what_the_sampler_remembers() -> None:
+    sampler = Counting()
+    assert cohorts(sampler) == [(0, 1), (1, 2), (2, 3)]
+    assert sampler.asked == [0, 1, 2]
+
+
+def test_a_sampler_that_looks_at_answers_is_asked_after_them() -> None:
+    sampler = Watching()
+    assert cohorts(sampler) == [(0, 1), (3, 4), (0, 1)]
+    assert sampler.asked == [0, 3, 6]
+
+
+def test_a_round_drawn_for_another_memory_is_drawn_anew() -> None:
+    sampler = Counting()
+    draws = Draws(sampler, Simulator(fedavg(), Norms(), blob_federation(), workers=1).roster, 2, seed=0)
+    draws.look_ahead(2, {"drawn": torch.tensor(1)})
+    assert draws.draw(2, {"drawn": torch.tensor(3)})[0] == [3, 4]
+    draws.look_ahead(2, memory := {"drawn": torch.tensor(1)})
+    assert draws.draw(3, memory)[0] == [1, 2]
+    assert sampler.asked == [1, 3, 1, 1]
+
+
+def test_what_a_sampler_refuses_is_told_in_its_own_round() -> None:
+    assert cohorts(Counting(fails_at=1), rounds=1) == [(0, 1)]
+    sampler = Counting(fails_at=1)
+    with pytest.raises(ValueError, match="nobody left"):
+        cohorts(sampler, rounds=2)
+    assert sampler.asked == [0, 1, 1]
