@@ -48,7 +48,11 @@ def test_steps_are_those_of_torch(ours: LocalOptimizer, theirs: Any, options: di
         torch.testing.assert_close(tensor, parameter.detach(), rtol=1e-6, atol=1e-7)
 
 
-ADAMS = [
+FUSED: list[LocalOptimizer] = [
+    SGD(lr=0.01),
+    SGD(lr=0.01, weight_decay=0.1),
+    SGD(lr=0.01, momentum=0.9, weight_decay=0.1),
+    SGD(lr=0.01, momentum=0.9, nesterov=True),
     Adam(lr=0.01),
     Adam(lr=0.01, beta1=0.5, beta2=0.9, weight_decay=0.1),
     Adam(lr=0.01, weight_decay=0.1, decoupled=True),
@@ -69,30 +73,37 @@ RATES: dict[str, tuple[Rates, Rates]] = {
 }
 
 
-def _adam_steps(
-    adam: Adam, lr: Rates, lay_out: Callable[[Tensor], Tensor] = lambda tensor: tensor, device: str = "cpu"
+KERNELS = {"sgd": "_fused_sgd_", "adam": "_fused_adam_"}
+
+
+def _steps(
+    optimizer: LocalOptimizer,
+    lr: Rates,
+    lay_out: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+    device: str = "cpu",
 ) -> list[Tensor]:
     """Return parameters and state after four updates, with gradients and state laid out in memory in some way."""
     rng = torch.Generator().manual_seed(0)
     sizes = ((3, 2), (4,), (2, 3, 5, 5))
     named = {str(size): torch.randn(size, generator=rng).to(device) for size in sizes}
-    state = {name: lay_out(tensor) for name, tensor in adam.init(named).items()}
+    state = {name: lay_out(tensor) for name, tensor in optimizer.init(named).items()}
     for _ in range(4):
         gradients = [lay_out(torch.randn(size, generator=rng).to(device)) for size in sizes]
-        adam.update(list(named.values()), gradients, adam.slots(state, list(named)), lr)
+        optimizer.update(list(named.values()), gradients, optimizer.slots(state, list(named)), lr)
     return [*named.values(), *state.values()]
 
 
-@pytest.mark.parametrize("adam", ADAMS)
+@pytest.mark.parametrize("optimizer", FUSED)
 @pytest.mark.parametrize("rates", RATES)
-def test_a_fused_step_is_the_step(adam: Adam, rates: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fused_step_is_the_step(optimizer: LocalOptimizer, rates: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside plain numbers' steps: corrections of tensors are rounded to single precision where steps are not fused."""
     plain, given = RATES[rates]
-    expected = _adam_steps(adam, plain)
+    expected = _steps(optimizer, plain)
     monkeypatch.setattr(optimizers, "_can_be_fused", lambda tensors: True)
     with _Counted() as counted:
-        found = _adam_steps(adam, given)
-    assert counted.calls == {"_fused_adamw_" if adam.decoupled else "_fused_adam_": 8 if "groups" in rates else 4}
+        found = _steps(optimizer, given)
+    kernel = "_fused_adamw_" if isinstance(optimizer, Adam) and optimizer.decoupled else KERNELS[optimizer.name]
+    assert counted.calls == {kernel: 8 if "groups" in rates else 4}
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
 
@@ -110,30 +121,31 @@ class _Counted(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("adam", ADAMS)
+@pytest.mark.parametrize("optimizer", FUSED)
 def test_a_fused_step_does_not_depend_on_how_gradients_and_state_lie_in_memory(
-    adam: Adam, monkeypatch: pytest.MonkeyPatch
+    optimizer: LocalOptimizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def turned(tensor: Tensor) -> Tensor:
         return tensor.mT.contiguous().mT if tensor.ndim > 1 else tensor
 
     monkeypatch.setattr(optimizers, "_can_be_fused", lambda tensors: True)
-    for one, other in zip(_adam_steps(adam, 0.01, turned), _adam_steps(adam, 0.01), strict=True):
+    for one, other in zip(_steps(optimizer, 0.01, turned), _steps(optimizer, 0.01), strict=True):
         assert torch.equal(one, other)
 
 
 def test_steps_on_a_cpu_are_not_fused() -> None:
     with _Counted() as counted:
-        _adam_steps(Adam(), 0.01)
+        _steps(Adam(), 0.01)
+        _steps(SGD(), 0.01)
     assert counted.calls == {}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("adam", ADAMS)
-def test_steps_on_a_gpu_are_fused_and_those_of_a_cpu(adam: Adam) -> None:
-    expected = _adam_steps(adam, _of_groups((0.01, 0.2)))
+@pytest.mark.parametrize("optimizer", FUSED)
+def test_steps_on_a_gpu_are_fused_and_those_of_a_cpu(optimizer: LocalOptimizer) -> None:
+    expected = _steps(optimizer, _of_groups((0.01, 0.2)))
     with _Counted() as counted:
-        found = _adam_steps(adam, _of_groups(torch.tensor((0.01, 0.2), device="cuda").unbind()), device="cuda")
+        found = _steps(optimizer, _of_groups(torch.tensor((0.01, 0.2), device="cuda").unbind()), device="cuda")
     assert sum(counted.calls.values()) == 8
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.cpu(), other, rtol=1e-5, atol=1e-6)

@@ -22,6 +22,7 @@ from torch.func import functional_call
 from fedatlas.algorithm import Algorithm
 from fedatlas.data.federation import Federation, Transform
 from fedatlas.errors import UsageError
+from fedatlas.halving import halving
 from fedatlas.kept import KeptPasses
 from fedatlas.objectives import Batch, Output
 from fedatlas.seeds import derive, generator
@@ -139,8 +140,10 @@ def copies(tensors: Tensors) -> Tensors:
 class Workbench:
     """One model, reused for every client, with its state sorted into shared and personal."""
 
-    def __init__(self, model: nn.Module, algorithm: Algorithm, *, compile: bool = False) -> None:
+    def __init__(self, model: nn.Module, algorithm: Algorithm, *, compile: bool = False, halve: bool = False) -> None:
         self.model, self._algorithm = model, algorithm
+        self.eager: Network = halving(model) if halve else model
+        """The model, as it is called while it trains; with ``halve`` its weights are cast together."""
         self.compiled: Network | None = compiled_network(model, algorithm) if compile else None
         self.outbox: Tensors | None = None
         """Where a client's change goes, in a worker process: the main process finds it there."""
@@ -162,11 +165,14 @@ class Workbench:
 
     def twin(self) -> Workbench:
         """Return a copy with a model of its own; the copied table of its parameters is that model's."""
-        compiled, self.compiled = self.compiled, None
+        eager, compiled = self.eager, self.compiled
+        self.eager, self.compiled = self.model, None
         try:
             twin = copy.deepcopy(self)
         finally:
-            self.compiled = compiled
+            self.eager, self.compiled = eager, compiled
+        if eager is not self.model:
+            twin.eager = halving(twin.model)
         if compiled is not None:
             twin.compiled = compiled_network(twin.model, self._algorithm)
         return twin
@@ -214,6 +220,8 @@ class Local:
     steps: int = 0
     scratch: Memory = field(default_factory=dict)
     """What a term keeps for this round only, by name."""
+    eager: Network | None = None
+    """The model, as it is to be called while it trains; None: as it is."""
     compiled: Network | None = None
     """The model, compiled; None where it is not to be."""
 
@@ -227,7 +235,7 @@ class Local:
     def compute(self, inputs: Tensor) -> Output:
         """Return what the model says as it is; in training mode running statistics move."""
         # Every other size of minibatch would be compiled anew, which takes longer than it is worth.
-        network: Network = self.model
+        network: Network = self.eager or self.model
         if self.compiled is not None and len(inputs) == self.work.batch_size:
             network = self.compiled
         with autocast(self.work.precision, inputs.device):
@@ -280,6 +288,7 @@ def open_local(
         round=assignment.round,
         lr=algorithm.optimizer.lr_at(assignment.round, assignment.rounds),
         seed=derive(seed, "batches", assignment.round, data.name),
+        eager=bench.eager,
         compiled=bench.compiled,
     )
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -124,6 +126,9 @@ class SGD(LocalOptimizer):
 
     def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: Rates) -> None:
         """Change the parameters and momenta in place."""
+        if _can_be_fused(parameters):
+            _update_fused(self._fused, parameters, gradients, state, lr)
+            return
         gradients = self._decayed(parameters, gradients)
         if self.momentum:
             (velocity,) = state
@@ -142,6 +147,22 @@ class SGD(LocalOptimizer):
             torch._foreach_sub_(parameters, torch._foreach_mul(gradients, lr))
         else:
             torch._foreach_add_(parameters, gradients, alpha=-lr)
+
+    def _fused(
+        self, weights: list[Tensor], gradients: list[Tensor], *velocity: list[Tensor], lr: float | Tensor
+    ) -> None:
+        torch._fused_sgd_(
+            weights,
+            gradients,
+            velocity[0] if velocity else [],
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            lr=lr,
+            dampening=0.0,
+            nesterov=self.nesterov,
+            maximize=False,
+            is_first_step=False,
+        )
 
 
 def _listed(rates: Rates) -> Any:
@@ -189,7 +210,7 @@ class Adam(LocalOptimizer):
         first, second, (steps,) = state
         steps += 1
         if _can_be_fused([*parameters, steps]):
-            self._update_fused(parameters, gradients, state, lr)
+            _update_fused(partial(self._fused, steps), parameters, gradients, [first, second], lr)
             return
         if not self.decoupled:
             gradients = self._decayed(parameters, gradients)
@@ -218,33 +239,48 @@ class Adam(LocalOptimizer):
         else:
             torch._foreach_addcdiv_(parameters, first, denominator, value=-lr / correction1)
 
-    def _update_fused(
-        self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: Rates
+    def _fused(
+        self,
+        steps: Tensor,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        first: list[Tensor],
+        second: list[Tensor],
+        *,
+        lr: float | Tensor,
     ) -> None:
-        """Do the same, once the step is counted, in one pass over all numbers of one rate, and not in nine."""
-        first, second, (steps,) = state
-        used = [_laid_out_as(parameters, tensors) for tensors in (gradients, first, second)]
         fused = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
-        for rate, places in _by_rate(lr, len(parameters)):
-            weights, slopes, means, squares = ([one[i] for i in places] for one in (parameters, *used))
-            fused(
-                weights,
-                slopes,
-                means,
-                squares,
-                [],
-                [steps] * len(places),
-                lr=rate,
-                beta1=self.beta1,
-                beta2=self.beta2,
-                weight_decay=self.weight_decay,
-                eps=self.eps,
-                amsgrad=False,
-                maximize=False,
-            )
-        for own, changed in zip((*first, *second), (*used[1], *used[2]), strict=True):
-            if changed is not own:
-                own.copy_(changed)
+        fused(
+            weights,
+            gradients,
+            first,
+            second,
+            [],
+            [steps] * len(weights),
+            lr=lr,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            weight_decay=self.weight_decay,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+def _update_fused(
+    kernel: Callable[..., None],
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    moments: list[list[Tensor]],
+    lr: Rates,
+) -> None:
+    """Let torch's kernel of a rule change parameters and moments in one pass over all numbers of one rate."""
+    used = [_laid_out_as(parameters, tensors) for tensors in (gradients, *moments)]
+    for rate, places in _by_rate(lr, len(parameters)):
+        kernel(*([tensors[i] for i in places] for tensors in (parameters, *used)), lr=rate)
+    for own, changed in zip(chain(*moments), chain(*used[1:]), strict=True):
+        if changed is not own:
+            own.copy_(changed)
 
 
 def _can_be_fused(tensors: list[Tensor]) -> bool:
