@@ -1,22 +1,24 @@
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from fedatlas import cohorts
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import build_algorithm, fedavg
 from fedatlas.algorithms.fedpce import Group, Grouped
 from fedatlas.client import LocalWork
 from fedatlas.optimizers import SGD, Adam, LocalOptimizer
 from fedatlas.rounds import RoundRecord, ServerState, initial_state, play_round
-from fedatlas.sampling import Draws
+from fedatlas.sampling import Draws, Uniform
 from fedatlas.simulate import Engine, Simulator
 from fedatlas.stacking import stacked_convolution
-from tiny import blob_federation
+from fedatlas.types import Cohort, Tensors
+from tiny import blob_federation, same_bits
 
 STACKED = ("fedavg", "fedavgm", "fedprox", "feddyn", "fedlc", "feddisco", "scaffold", "clustered", "qffl", "afl")
 STACKED += ("term", "fedsam")
@@ -160,3 +162,32 @@ def test_what_cannot_be_stacked_runs_otherwise_and_says_why(name: str, reason: s
 def test_a_term_that_differentiates_by_itself_runs_otherwise_and_says_why() -> None:
     reasons = _agree(build_algorithm("fediir")).fallbacks()
     assert list(reasons) == ["a term differentiates by itself, which vmap does not see"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late(Uniform):
+    """Draws as Uniform does, but says that it wants to see the answers before."""
+
+    def observe(self, memory: Tensors, cohort: Cohort) -> Tensors:
+        return memory
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_minibatches_made_ready_in_the_round_before_change_no_bit(norm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    real = cohorts.CohortEngine._passes
+
+    def counted(engine: cohorts.CohortEngine, number: int, client: int) -> cohorts._Passes:
+        made.append(number)
+        return real(engine, number, client)
+
+    monkeypatch.setattr(cohorts.CohortEngine, "_passes", counted)
+    ends = []
+    for sampler in (Uniform(), Late()):
+        state, records, simulator = _rounds(replace(fedavg(), sampler=sampler), "vmap", lambda: Smooth(norm=norm))
+        ends.append((state.shared, [record.cohort for record in records]))
+        assert simulator.fallbacks() == {}
+        assert made == [1] * 6 + [2] * 6 + [3] * 6
+        made.clear()
+    assert same_bits(ends[0][0], ends[1][0])
+    assert ends[0][1] == ends[1][1]

@@ -13,7 +13,7 @@ from fedatlas.rounds import initial_state, play_round
 from fedatlas.sampling import Draws, Sampler
 from fedatlas.simulate import Simulator
 from fedatlas.types import Cohort, Roster, Tensors
-from tests.tiny import Norms, blob_federation
+from tiny import Norms, blob_federation
 
 
 @dataclass(frozen=True, kw_only=True)

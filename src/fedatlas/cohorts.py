@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm
-from fedatlas.client import OPTIMIZER, Local, LocalWork, Workbench, copies
+from fedatlas.client import OPTIMIZER, ClientData, Local, LocalWork, Workbench, copies
 from fedatlas.graphs import Work, structure
 from fedatlas.local_training import draw_order, training_error
 from fedatlas.meanwhile import Meanwhile
@@ -67,6 +67,16 @@ def gains_from_stacking(runner: ClientRunner) -> bool:
     )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Passes:
+    """What a client reads in a round: the sizes of its minibatches, and its examples one after another."""
+
+    data: ClientData
+    seed: int
+    sizes: list[int]
+    order: Tensor
+
+
 @dataclass(kw_only=True, eq=False)
 class _Client:
     """One client of a cohort before its first step."""
@@ -75,8 +85,7 @@ class _Client:
     work: Work
     local: Local
     state: Tensors
-    sizes: list[int]
-    order: Tensor
+    passes: _Passes
 
 
 class CohortEngine:
@@ -88,6 +97,8 @@ class CohortEngine:
         self._pads = can_pad(self.algorithm, self.bench.model)
         self._steps: dict[Hashable, StackedStep] = {}
         self._meanwhile = Meanwhile()
+        self._ahead: tuple[tuple[int, tuple[int, ...]], _Batches] | None = None
+        """A round and its clients, and their minibatches, which were made ready in the round before."""
         self.refused: dict[str, int] = {}
         """Why clients were not stacked, and how many groups of them."""
         if reason := why_not_stacked(self.algorithm, self.bench):
@@ -108,26 +119,47 @@ class CohortEngine:
         return results
 
     def _train(self, work: Sequence[Work]) -> dict[int, Result]:
-        optimizer, clients = self._begin(work)
+        coming = (work[0].assignment.round, tuple(one.assignment.client for one in work))
+        ready, self._ahead = self._ahead, None
+        batches = ready[1] if ready is not None and ready[0] == coming else None
+        passes = batches.passes if batches else [self._passes(coming[0], client) for client in coming[1]]
+        optimizer, clients = self._begin(work, passes)
         groups: dict[Hashable, list[_Client]] = {}
         for client in clients:
             local = client.local
             brings = local.notes or local.memory or local.scratch or client.state
             kind = structure(local, client.state) if brings else None
-            key: Hashable = (kind, None if self._pads else tuple(client.sizes))
+            key: Hashable = (kind, None if self._pads else tuple(client.passes.sizes))
             groups.setdefault(key, []).append(client)
         results: dict[int, Result] = {}
         for key, group in groups.items():
-            if len(group) < 2 or not max(len(client.sizes) for client in group):
+            if len(group) < 2 or not max(len(client.passes.sizes) for client in group):
                 continue
             try:
-                results |= self._train_group(group, optimizer, key)
+                whole = batches if len(group) == len(work) else None
+                results |= self._train_group(group, optimizer, key, whole)
             except (RuntimeError, UncapturableError) as error:  # torch's word for what cannot be stacked, and ours
                 reason = str(error).strip().splitlines()[0]
                 self.refused[reason] = self.refused.get(reason, 0) + 1
         return results
 
-    def _begin(self, work: Sequence[Work]) -> tuple[LocalOptimizer, list[_Client]]:
+    def _passes(self, number: int, client: int) -> _Passes:
+        """Draw what a client reads in a round."""
+        data = self._data(client)
+        seed = derive(self.seed, "batches", number, data.name)
+        sizes, order = draw_order(self.work, data.num_examples, seed, self.bench.skips_single_examples)
+        return _Passes(data=data, seed=seed, sizes=sizes, order=order)
+
+    def _look_ahead(self) -> None:
+        """Make the next round's minibatches ready, where it is known who comes and they will be one group."""
+        coming = self._meanwhile.upcoming
+        if coming is None or self._ahead is not None:
+            return
+        number, clients = coming
+        if self._pads or len({self._data(client).num_examples for client in clients}) == 1:
+            self._ahead = coming, _Batches([self._passes(number, client) for client in clients], self.work)
+
+    def _begin(self, work: Sequence[Work], passes: Sequence[_Passes]) -> tuple[LocalOptimizer, list[_Client]]:
         """Load the received model once, and let every client's terms begin."""
         bench, first = self.bench, work[0].assignment
         bench.load(first.shared, first.buffers, {})
@@ -137,11 +169,10 @@ class CohortEngine:
         optimizer = self.algorithm.optimizer.fitted(bench.model, list(start))
         lr, fresh = self.algorithm.optimizer.lr_at(first.round, first.rounds), optimizer.init(bench.parameters)
         clients = []
-        for position, (assignment, memory, _) in enumerate(work):
-            data = self._data(assignment.client)
+        for position, ((assignment, memory, _), own) in enumerate(zip(work, passes, strict=True)):
             local = Local(
                 model=bench.model,
-                data=data,
+                data=own.data,
                 parameters=bench.parameters,
                 buffers=bench.buffers,
                 start=start,
@@ -150,19 +181,19 @@ class CohortEngine:
                 work=self.work,
                 round=assignment.round,
                 lr=lr,
-                seed=derive(self.seed, "batches", assignment.round, data.name),
+                seed=own.seed,
             )
             for term in self.algorithm.objective:
                 term.begin(local)
-            sizes, order = draw_order(local, bench.skips_single_examples)
             state = memory.get(OPTIMIZER) or fresh
-            clients.append(
-                _Client(position=position, work=work[position], local=local, state=state, sizes=sizes, order=order)
-            )
+            clients.append(_Client(position=position, work=work[position], local=local, state=state, passes=own))
         return optimizer, clients
 
-    def _train_group(self, group: list[_Client], optimizer: LocalOptimizer, key: Hashable) -> dict[int, Result]:
-        batches = _Batches(group, self.work)
+    def _train_group(
+        self, group: list[_Client], optimizer: LocalOptimizer, key: Hashable, batches: _Batches | None
+    ) -> dict[int, Result]:
+        if batches is None:
+            batches = _Batches([client.passes for client in group], self.work)
         stack = Stack.of([client.local for client in group], [client.state for client in group], self.bench.buffers)
         whole = (key, len(group), stack.pattern(), batches.width, batches.uneven, optimizer)
         step = self._steps.get(whole)
@@ -197,7 +228,7 @@ class CohortEngine:
         own = [{name: change[i] for name, change in zip(names, changes, strict=True)} for i in range(len(group))]
         for i, client in enumerate(group):
             local = client.local
-            local.steps = len(client.sizes)
+            local.steps = len(client.passes.sizes)
             local.parameters = {name: value[i] for name, value in zip(names, values, strict=True)}
             local.buffers = {name: buffer[i] for name, buffer in buffers.items()}
             notes.append({term.name: note for term in self.algorithm.objective if (note := term.finish(local))})
@@ -206,6 +237,7 @@ class CohortEngine:
         self._meanwhile.catch_up()
         for client, change in zip(group, own, strict=True):
             self._meanwhile.take(client.work.assignment.client, change)
+        self._look_ahead()
         means, broken = told.tolist()  # only now: this waits for the device
         results: dict[int, Result] = {}
         for i, client in enumerate(group):
@@ -228,47 +260,47 @@ class CohortEngine:
 class _Batches:
     """The minibatches of a group, one step of all clients at a time, padded where sizes differ."""
 
-    def __init__(self, group: list[_Client], work: LocalWork) -> None:
-        self._group, self._work = group, work
-        self.steps = max(len(client.sizes) for client in group)
-        self.width = max(max(client.sizes, default=0) for client in group)
-        padded = [client.sizes + [0] * (self.steps - len(client.sizes)) for client in group]
+    def __init__(self, passes: Sequence[_Passes], work: LocalWork) -> None:
+        self.passes, self._work = passes, work
+        self.steps = max(len(one.sizes) for one in passes)
+        self.width = max(max(one.sizes, default=0) for one in passes)
+        padded = [one.sizes + [0] * (self.steps - len(one.sizes)) for one in passes]
         sizes = torch.tensor(padded).T
         self._sizes = sizes.amax(1).tolist()
         self.uneven = bool((sizes != sizes[:, :1]).any())
         """Whether the clients differ in size at any step, so that some are padded."""
-        device = group[0].local.data.labels.device
+        device = passes[0].data.labels.device
         there = torch.arange(self.width) < sizes[:, :, None]
-        trains = [client.local.data.train_on_host for client in group]
+        trains = [one.data.train_on_host for one in passes]
         if self.uneven:
-            indices = torch.zeros(self.steps, len(group), self.width, dtype=torch.int64)
-            for i, (client, train) in enumerate(zip(group, trains, strict=True)):
+            indices = torch.zeros(self.steps, len(passes), self.width, dtype=torch.int64)
+            for i, (one, train) in enumerate(zip(passes, trains, strict=True)):
                 indices[:, i] = train[0]
-                indices[:, i][there[:, i]] = train[client.order]
+                indices[:, i][there[:, i]] = train[one.order]
         else:
-            orders = torch.stack([client.order for client in group])
+            orders = torch.stack([one.order for one in passes])
             alike = len({len(train) for train in trains}) == 1
             drawn = torch.stack(trains).gather(1, orders) if alike else _each(trains, orders)
-            indices = torch.zeros(len(group), self.steps, self.width, dtype=torch.int64)
+            indices = torch.zeros(len(passes), self.steps, self.width, dtype=torch.int64)
             indices[:, there[:, 0]] = drawn
             indices = indices.transpose(0, 1)
         self._indices = indices.to(device)
         self._weights = there.float().to(device) if self.uneven else None
         self.active = (sizes > 0).double().to(device)
-        self._random = work.augment is not None or any(c.local.data.client.transform is not None for c in group)
-        self._rngs = [generator(c.local.seed, "images", device=device) for c in group] if self._random else []
+        self._random = work.augment is not None or any(one.data.client.transform is not None for one in passes)
+        self._rngs = [generator(one.seed, "images", device=device) for one in passes] if self._random else []
 
     def at(self, step: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Return a step's inputs and labels, what each example weighs, and which clients have not ended."""
         indices = self._indices[step, :, : self._sizes[step]]
         if self._random:
             made = [
-                client.local.data.batch(own, rng, self._work.augment)
-                for client, own, rng in zip(self._group, indices, self._rngs, strict=True)
+                one.data.batch(own, rng, self._work.augment)
+                for one, own, rng in zip(self.passes, indices, self._rngs, strict=True)
             ]
             inputs, labels = (torch.stack(column) for column in ([b.inputs for b in made], [b.labels for b in made]))
         else:
-            inputs, labels, _ = self._group[0].local.data.batch(indices.flatten(), None)
+            inputs, labels, _ = self.passes[0].data.batch(indices.flatten(), None)
             # One after another again: a convolution with a filter for each client is slow on channels last.
             inputs, labels = inputs.contiguous().unflatten(0, indices.shape), labels.unflatten(0, indices.shape)
         if self._weights is None:

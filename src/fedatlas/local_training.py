@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithm import Algorithm
-from fedatlas.client import OPTIMIZER, PERSONAL, Local, Workbench, copies
+from fedatlas.client import OPTIMIZER, PERSONAL, Local, LocalWork, Workbench, copies
 from fedatlas.errors import TrainingError
 from fedatlas.objectives import Batch
 from fedatlas.optimizers import Rate
@@ -163,7 +163,7 @@ def minibatches(local: Local, bench: Workbench) -> Iterator[Batch]:
     """
     data, augment = local.data, local.work.augment
     device = data.labels.device
-    sizes, chosen = draw_order(local, bench.skips_single_examples)
+    sizes, chosen = draw_order(local.work, data.num_examples, local.seed, bench.skips_single_examples)
     if not sizes:
         return
     changing = augment is not None or data.client.transform is not None
@@ -184,10 +184,9 @@ def minibatches(local: Local, bench: Workbench) -> Iterator[Batch]:
             yield Batch(inputs, labels)
 
 
-def draw_order(local: Local, skip_single: bool) -> tuple[list[int], Tensor]:
-    """Return the sizes of a round's minibatches, and which of the client's examples they hold, one after another."""
-    work, count = local.work, local.data.num_examples
-    rng = generator(local.seed, "order")
+def draw_order(work: LocalWork, count: int, seed: int, skip_single: bool) -> tuple[list[int], Tensor]:
+    """Return the sizes of a round's minibatches, and which of a client's examples they hold, one after another."""
+    rng = generator(seed, "order")
     sizes: list[int] = []
     passes: list[Tensor] = []
     while len(sizes) < work.steps if work.steps is not None else len(passes) < work.epochs:

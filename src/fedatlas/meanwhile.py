@@ -34,6 +34,8 @@ class Meanwhile:
         self, foresee: Callable[[], Foreseen] | None = None, put_off: Callable[[], object] | None = None
     ) -> None:
         self._foresee, self._put_off = foresee, put_off
+        self.upcoming: tuple[int, tuple[int, ...]] | None = None
+        """The next round and its clients, once what was put off is done, where they can be told."""
         self._foreseen: Foreseen | None = None
         self._clients: Sequence[int] = ()
         self._taken: dict[int, Tensors] = {}

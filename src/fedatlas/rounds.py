@@ -151,8 +151,8 @@ def play_round(
     def catch_up() -> None:
         if put_off is not None:
             put_off()
-        if number < rounds:
-            draws.look_ahead(number + 1, memory[sampler])
+        if number < rounds and (coming := draws.look_ahead(number + 1, memory[sampler])) is not None:
+            meanwhile.upcoming = number + 1, tuple(sorted(set(coming)))
 
     foreseeable = all(link.foreseeable for link in algorithm.weighting)
     meanwhile = transport.meanwhile = Meanwhile(foresee if foreseeable else None, catch_up)

@@ -60,11 +60,14 @@ class Draws:
         rng = numpy_generator(self._seed, "sampling", number)
         return self._sampler.sample(self._candidates, self._count, self._roster, memory, rng)
 
-    def look_ahead(self, number: int, memory: Tensors) -> None:
-        """Draw a round that is to come, unless the sampler wants to see the answers before."""
-        if type(self._sampler).observe is Sampler.observe:
-            with suppress(Exception):  # which is told when the round has come
-                self._ahead = number, memory, self.draw(number, memory)
+    def look_ahead(self, number: int, memory: Tensors) -> list[int] | None:
+        """Draw a round that is to come, and tell whom; None if the sampler wants to see the answers before."""
+        if type(self._sampler).observe is not Sampler.observe:
+            return None
+        with suppress(Exception):  # which is told when the round has come
+            self._ahead = number, memory, self.draw(number, memory)
+            return self._ahead[2][0]
+        return None
 
 
 def check_cohort_size(cohort_size: int, num_clients: int) -> None:
