@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from fedatlas.algorithms import ALGORITHMS
 from fedatlas.atlas.index import EPOCHS
 from fedatlas.cli import app, map_
 from fedatlas.config import Config
@@ -71,6 +72,25 @@ def test_compare_prints_one_row_an_algorithm(arrays: Path, tmp_path: Path) -> No
     assert re.search(r"^fedavg .*±", result.output, re.M)
     assert re.search(r"^fedprox .*±", result.output, re.M)
     assert (tmp_path / "both/report.html").exists()
+
+
+def test_compare_refuses_before_it_trains_anything(arrays: Path, tmp_path: Path) -> None:
+    result = invoke("compare", "fedavg", "fedbn", "--data", arrays, *SMALL, "--folder", tmp_path / "both")
+    assert result.exit_code == 2, result.output
+    assert "no normalisation layer" in result.output
+    assert not (tmp_path / "both").exists()
+
+
+def test_compare_all_leaves_out_what_the_model_does_not_suit(
+    arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("fedavg", "fedbn", "fedgcr")
+    monkeypatch.setattr("fedatlas.algorithms.ALGORITHMS", {name: ALGORITHMS[name] for name in names})
+    result = invoke("compare", "all", "--data", arrays, *SMALL, "--seeds", "0,1", "--folder", tmp_path / "all")
+    assert result.exit_code == 0, result.output
+    assert result.output.count("is left out") == 2
+    assert re.search("^fedbn is left out: KeepNorms: MultiLayerPerceptron has no normalisation layer", result.output, re.M)
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["fedavg-0", "fedavg-1", "report.html"]
 
 
 def test_list_names_everything_with_a_line() -> None:

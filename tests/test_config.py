@@ -109,9 +109,3 @@ def test_clients_are_counted_equally_where_the_config_says_so() -> None:
     for equal in (False, True):
         algorithm = Config.load(algorithm={"name": "feddisco"}, training={"equal_weights": equal}).algorithm()
         assert [link.name for link in algorithm.weighting] == ["equal" if equal else "examples", "discrepancy"]
-
-
-def test_a_config_says_which_model_its_algorithm_misses() -> None:
-    assert Config.load(algorithm={"name": "fedgcr"}).missing_model() == "prompted_vit"
-    assert Config.load(algorithm={"name": "fedgcr"}, model={"name": "prompted_vit"}).missing_model() is None
-    assert Config.load(algorithm={"name": "fedgr"}).missing_model() is None

@@ -3,6 +3,8 @@
 python -m papers.client2vec.embed --settings cifar10,pacs,digit_five --data-folder DATA
 """
 
+import time
+
 from papers.client2vec.indexing import embed, limited, source_spec, whole_federation
 from papers.client2vec.settings import read
 
@@ -12,8 +14,11 @@ def main() -> None:
     options = read("Encode the examples of the experiments' clients", settings="cifar10,pacs,digit_five")
     for name in options.extra["settings"].split(","):
         spec = source_spec(name, "feature-average", options)
-        found = embed(spec, limited(whole_federation(spec["data"], options), spec["samples"]), options)
-        print(f"{name}: {int(found.examples.any(1).sum())} examples by {found.encoder}", flush=True)
+        federation = limited(whole_federation(spec["data"], options), spec["samples"])
+        begun = time.perf_counter()
+        found = embed(spec, federation, options)
+        took = time.perf_counter() - begun
+        print(f"{name}: {int(found.examples.any(1).sum())} examples by {found.encoder} in {took:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

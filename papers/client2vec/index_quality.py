@@ -64,8 +64,6 @@ def main() -> None:
             digits=2,
         )
         write_table(table, results, options)
-        encoded = max((numbers["encode_seconds"] for made in results.values() for numbers in made), default=0.0)
-        print(f"{setting}: {encoded:.1f} s to encode the examples, or to read what had been encoded\n")
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def compare(
     from fedatlas.algorithms import ALGORITHMS
     from fedatlas.config import Config
     from fedatlas.report import write_report
-    from fedatlas.running import run_side_by_side, try_config
+    from fedatlas.running import run_side_by_side, try_config, unfit_algorithms
 
     with friendly():
         top = folder or Path("runs") / "compare"
@@ -119,10 +119,11 @@ def compare(
             for seed in _seed_list(seeds)
             for name in (ALGORITHMS if algorithms == ["all"] else algorithms)
         }
-        for where, one in list(settings.items()) if algorithms == ["all"] else []:
-            if needed := one.missing_model():
-                errors.print(f"{where.name} is left out: it needs --model {needed}", highlight=False, soft_wrap=True)
-                del settings[where]
+        for name, why in unfit_algorithms(settings.values()).items():
+            if algorithms != ["all"]:
+                raise why
+            errors.print(f"{name} is left out: {why}", highlight=False, soft_wrap=True)
+            settings = {where: one for where, one in settings.items() if one.values["algorithm"]["name"] != name}
         machine: dict[str, Any] = {"device": device, "workers": workers, "engine": engine}
         machine |= {"resume": resume, "overwrite": overwrite}
         if jobs > 1:

@@ -203,11 +203,6 @@ class Config:
         model, options = self.model()
         return RunSettings(model=model, model_options=options, work=self.work(), plan=self.plan(), seeds=self.seeds())
 
-    def missing_model(self) -> str | None:
-        """Return the model that the algorithm needs, where another one is named."""
-        needed = self.algorithm().needs_model
-        return None if needed == self.values["model"]["name"] else needed
-
     def to_toml(self) -> str:
         """Return the config as TOML, without keys that are not set."""
         top = [f"{key} = {_toml(value)}" for key, value in self.values.items() if not isinstance(value, Mapping)]

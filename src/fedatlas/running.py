@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any
 import typer
 
 from fedatlas.atlas.making import kept_atlas, make_atlas
+from fedatlas.client import Workbench
 from fedatlas.config import Config
 from fedatlas.data.federation import Federation
-from fedatlas.errors import TrainingError
+from fedatlas.errors import TrainingError, UsageError
 from fedatlas.progress import Bar, make_progress
 from fedatlas.runs import ATLAS, Run
 from fedatlas.terminal import errors
-from fedatlas.training import train_run
+from fedatlas.training import make_model, train_run
 
 _last: list[tuple[Any, Federation]] = []
 """What made the federation of this process's last run, and the federation."""
@@ -72,6 +74,27 @@ def _federation(config: Config) -> Federation:
         _last.clear()  # before the next is made: two may not fit
         _last.append((recipe, config.federation()))
     return _last[0][1]
+
+
+def unfit_algorithms(settings: Iterable[Config]) -> dict[str, UsageError]:
+    """Return which algorithms cannot train the model that they are given, and why, without training any.
+
+    The first config of each is looked at; one that makes an atlas of its own is not.
+    """
+    found: dict[str, UsageError] = {}
+    seen: set[str] = set()
+    for config in settings:
+        name = config.values["algorithm"]["name"]
+        if name in seen or config.atlas_settings() is not None:
+            continue
+        seen.add(name)
+        algorithm, run = config.algorithm(), config.run_settings()
+        try:
+            network = make_model(run.model, run.model_options, _federation(config), algorithm, run.seeds.model)
+            Workbench(network, algorithm)
+        except UsageError as error:
+            found[name] = error
+    return found
 
 
 def try_config(config: Config, folder: Path, **machine: Any) -> Run | TrainingError:
