@@ -41,7 +41,7 @@ VARIANTS = ("plain", "kept", "kept+last", "kept+last+bfloat16")
 def step_milliseconds(network: str, variant: str, steps: int) -> float:
     """Return the median processor time of a step."""
     if "kept" in variant:
-        keep_freed_memory()
+        keep_freed_memory(torch.device("cpu"))
     torch.set_num_threads(1)
     torch.manual_seed(0)
     make, batch_size = NETWORKS[network]
@@ -81,7 +81,7 @@ def bare_round(workload: Workload, model: nn.Module, shared: list[Tensor], image
 
 def round_milliseconds(workload: Workload, rounds: int) -> tuple[float, float]:
     """Return the median processor time of a bare round and of one of our loop, which take turns."""
-    keep_freed_memory()
+    keep_freed_memory(torch.device("cpu"))
     torch.set_num_threads(1)
     algorithm = fedatlas.fedavg().with_optimizer(fedatlas.SGD(lr=workload.lr))
     work = fedatlas.LocalWork(batch_size=workload.batch_size)

@@ -1,10 +1,13 @@
 import platform
 
+import torch
+
 from fedatlas.process_memory import keep_freed_memory, physical_memory
 
 
 def test_freed_memory_is_kept_where_the_c_library_can() -> None:
-    assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
+    assert keep_freed_memory(torch.device("cpu")) == (platform.libc_ver()[0] == "glibc")
+    assert not keep_freed_memory(torch.device("cuda"))
 
 
 def test_the_machine_has_some_memory() -> None:

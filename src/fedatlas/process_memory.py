@@ -5,6 +5,8 @@ import os
 import platform
 from functools import cache
 
+import torch
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _LARGEST = 2**30
 
@@ -17,13 +19,17 @@ def physical_memory() -> int:
         return 8 * 10**9
 
 
-@cache
-def keep_freed_memory() -> bool:
-    """Tell the C library to keep what is freed for the next tensor; return whether it can.
+def keep_freed_memory(device: torch.device) -> bool:
+    """Tell the C library to keep what is freed for the next tensor, if a CPU computes; return whether it does.
 
     By default glibc hands large blocks back to the system and takes new ones, which the system has to clear: for the
-    activations of a small convolutional network that costs a quarter of a training step.
+    activations of a small convolutional network that costs a quarter of a training step, and half of an encoder's time.
     """
+    return device.type == "cpu" and _keep()
+
+
+@cache
+def _keep() -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     library = ctypes.CDLL(None)

@@ -59,6 +59,7 @@ class ClientRunner:
         self, algorithm: Algorithm, model: nn.Module, federation: Federation, work: LocalWork, seed: int
     ) -> None:
         self.algorithm, self.federation, self.work, self.seed = algorithm, federation, work, seed
+        keep_freed_memory(federation.data.inputs.device)
         self.channels_last = prefers_channels_last(model, federation.data.inputs)
         if self.channels_last and federation.data.inputs.is_cuda:
             # A CPU's convolutions bring their weights into order themselves; there the plain order is kept.
@@ -166,8 +167,6 @@ class Simulator:
         profile: bool = False,
     ) -> None:
         self.device = torch.device(device)
-        if self.device.type == "cpu":
-            keep_freed_memory()
         federation = federation.to(self.device)
         self.federation = federation
         self.runner = ClientRunner(algorithm, model.to(self.device), federation, work or LocalWork(), seed)

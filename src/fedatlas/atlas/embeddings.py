@@ -20,6 +20,7 @@ from fedatlas.atlas.reading import shown_batches, training_examples
 from fedatlas.data.dataset import Dataset, all_finite
 from fedatlas.data.federation import Federation
 from fedatlas.errors import DataError, UsageError
+from fedatlas.process_memory import keep_freed_memory
 from fedatlas.progress import make_progress
 
 BATCH, SMALL_BATCH = 256, 16
@@ -126,6 +127,7 @@ class BatchEncoder(ABC):
 
     def _compute(self, federation: Federation, progress: bool | None) -> Embeddings:
         data = federation.data
+        keep_freed_memory(torch.device(self.device or data.inputs.device))
         total = len(training_examples(federation))
         classes = self.embed_classes(data).float().cpu()
         examples, done = torch.zeros(len(data), 0), 0

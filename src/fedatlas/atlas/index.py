@@ -22,6 +22,7 @@ from fedatlas.atlas.global_index import train_globally
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.process_memory import keep_freed_memory
 from fedatlas.progress import make_progress
 from fedatlas.rounding import products_like_convolutions
 from fedatlas.seeds import derive, numpy_generator
@@ -93,6 +94,7 @@ def train_index_network(
         if len(client.train):
             _vectors(client, embeddings)
     own = index_seed(seed)
+    keep_freed_memory(place)
     with repeatable(place), products_like_convolutions():
         network = DSAIGN(embeddings.examples.shape[1], embeddings.classes.shape[1], settings, seed=own)
         network.to(place)
