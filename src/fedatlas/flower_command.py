@@ -126,6 +126,7 @@ def node(
     """Start a client's SuperNode, which holds its data and what it remembers."""
     with friendly():
         _need_flower()
+        from fedatlas.data.named import DATASETS
         from fedatlas.flower.launch import environment, speaks_tls, supernode_command
 
         if not insecure and (authority is None or key is None):
@@ -136,6 +137,8 @@ def node(
             if path is not None and not path.exists():
                 raise UsageError(f"there is no {path}.")
         settings: dict[str, Any] = {"client": client, "memory": str(state.resolve() / "memory"), "device": device}
+        if data is not None and not Path(data).exists() and data.lower().replace("-", "_") not in DATASETS:
+            raise UsageError(f"--data: there is no file or folder {data}. Give the path of this client's data.")
         given = {"data": data if data is None or not Path(data).exists() else str(Path(data).resolve())}
         given |= {"loader": loader, "domain": domain}
         settings |= {name: value for name, value in given.items() if value is not None}
@@ -166,17 +169,18 @@ def run(
     """Send an app to the server and show its log; a run that was killed goes on where it was."""
     with friendly():
         _need_flower()
-        from fedatlas.flower.launch import CONNECTION, environment, node_config, program, write_connection
+        from fedatlas.flower.init import app_config
+        from fedatlas.flower.launch import follow_run, start_run, write_connection
 
         if authority is None and not insecure:
             raise UsageError("give --authority ca.pem, or --insecure where the server was started so.")
+        app_config(folder, set_ or ())  # what is wrong with it is better told here than on the server
         home = state.resolve() / "flwr"
         write_connection(home, superlink, authority)
         values: dict[str, Any] = {"settings": "; ".join(set_)} if set_ else {}
         values |= {"folder": str(run_folder)} if run_folder else {}
         values |= {"task": "adapt"} if adapt else {}
-        more = ["--run-config", node_config(values)] if values else []
-        _become([program("flwr"), "run", str(folder), CONNECTION, "--stream", *more], environment(home))
+        follow_run(home, start_run(home, folder, values))
 
 
 @app.command()

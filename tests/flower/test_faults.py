@@ -229,6 +229,19 @@ def test_a_node_that_lost_its_memory_says_so_and_may_begin_anew(tmp_path: Path) 
     assert "memory of round 1 is gone" in run.rounds[1]["left_out"][0]["reason"]
 
 
+def test_what_a_nodes_error_says_of_its_data_stays_in_the_nodes_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = grid_for(tmp_path)
+    grid.contexts[2].node_config["data"] = str(tmp_path / "Mueller_Hans_1962.npz")
+    with pytest.raises(UsageError, match="waited 1 seconds"):
+        serve(config_of(tmp_path), grid, tmp_path / "run")
+    heard, log = capsys.readouterr()
+    assert "it cannot do what was asked (UsageError); the node's own log says why" in heard
+    assert "Mueller" not in heard
+    assert "Mueller_Hans_1962.npz" in log
+
+
 def test_an_unregistered_node_is_refused_unless_the_config_is_insecure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

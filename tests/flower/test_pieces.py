@@ -119,6 +119,21 @@ def test_insecure_must_be_said(arguments: list[str], said: str) -> None:
     assert said in " ".join(result.output.split())
 
 
+def test_what_is_wrong_here_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    write_app(tmp_path / "app", Config.load())
+    for arguments, said in (
+        (
+            ["node", "--client", "a", "--data", "nowhere/scans", "--insecure"],
+            "there is no file or folder nowhere/scans",
+        ),
+        (["run", str(tmp_path / "ap"), "--insecure"], "is no app"),
+        (["run", str(tmp_path / "app"), "--insecure", "--set", "training.batchsize=8"], "training.batchsize"),
+    ):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 2, result.output
+        assert said in " ".join(result.output.split())
+
+
 def test_a_node_reads_its_own_file_folder_or_function(tmp_path: Path) -> None:
     config = Config.load()
     x, y = np.random.default_rng(0).random((20, 4), dtype=np.float32), np.arange(20) % 2

@@ -11,6 +11,7 @@ query.row, query.pairs, train.index, query.index    the client's part in an atla
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedatlas.client import PERSONAL
+from fedatlas.errors import DataError, RunFolderError, TrainingError
 from fedatlas.flower import client_adapting, client_atlas
 from fedatlas.flower.form import DataForm
 from fedatlas.flower.packets import (
@@ -34,10 +36,29 @@ from fedatlas.flower.packets import (
     unpack_assignment,
     values,
 )
+from fedatlas.flower.shelf import LostMemoryError
 from fedatlas.flower.side import ClientSide, load_config
 from fedatlas.simulate import repeatable
 
 Handler = Callable[[ClientSide, RecordDict], RecordDict]
+
+
+class NodeError(Exception):
+    """What a server hears of a failure on a node."""
+
+
+def told(error: Exception) -> str:
+    """Return what a server may hear of an error: what others say may hold a file's name, a path or a value.
+
+    The error itself is in the node's own log.
+    """
+    if isinstance(error, TrainingError):
+        return str(error)
+    if isinstance(error, LostMemoryError):
+        return f"this client's memory of round {error.round} is gone; the node's own log says what to do"
+    kinds = {DataError: "its data cannot be used", RunFolderError: "what its client remembers cannot be read or kept"}
+    what = next((words for kind, words in kinds.items() if isinstance(error, kind)), "it cannot do what was asked")
+    return f"{what} ({type(error).__name__}); the node's own log says why"
 
 
 def hello(side: ClientSide, _: RecordDict) -> RecordDict:
@@ -94,9 +115,13 @@ def make_client_app(config: Path | str) -> ClientApp:
 
     def handle(action: Handler) -> Callable[[Message, Context], Message]:
         def answer(message: Message, context: Context) -> Message:
-            side = ClientSide(load_config(config, context), context, values(message.content, ABOUT))
-            with repeatable(side.device):
-                return Message(action(side, message.content), reply_to=message)
+            try:
+                side = ClientSide(load_config(config, context), context, values(message.content, ABOUT))
+                with repeatable(side.device):
+                    return Message(action(side, message.content), reply_to=message)
+            except Exception as error:
+                traceback.print_exc()
+                raise NodeError(told(error)) from None
 
         return answer
 

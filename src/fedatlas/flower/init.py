@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedatlas.config import Config
-from fedatlas.errors import RunFolderError
+from fedatlas.errors import RunFolderError, UsageError
 
 PACKAGE, RUN = "fedatlas_app", "run.toml"
 
@@ -47,6 +48,14 @@ from fedatlas.flower import make_{side}_app
 
 app = make_{side}_app(Path(__file__).with_name("{run}"))
 '''
+
+
+def app_config(folder: Path, changes: Sequence[str] = ()) -> Config:
+    """Return the config of an app, changed as a run of it would be."""
+    file = folder / PACKAGE / RUN
+    if not file.exists():
+        raise UsageError(f"{folder} is no app: there is no {file}. Write one with `fedatlas flower init {folder}`.")
+    return Config.load(file, changes)
 
 
 def write_app(folder: Path | str, config: Config, *, run_folder: Path | str | None = None) -> Path:

@@ -107,6 +107,28 @@ def flwr(home: Path, *arguments: str, timeout: float = 120) -> str:
     return done.stdout
 
 
+def start_run(home: Path, app: Path | str, values: Mapping[str, Any], *more: str) -> str:
+    """Start a run of an app with some values of its config, and return Flower's number for it."""
+    own = ["--run-config", node_config(values)] if values else []
+    said = flwr(home, "run", str(app), CONNECTION, "--format", "json", *own, *more)
+    return str(json.loads(said[said.index("{") :])["run-id"])
+
+
+def run_status(home: Path, run: str) -> str:
+    """Return how a run stands, such as ``running`` or ``finished:completed``."""
+    said = flwr(home, "list", CONNECTION, "--run-id", run, "--format", "json")
+    return str(json.loads(said[said.index("{") :])["runs"][0]["status"])
+
+
+def follow_run(home: Path, run: str) -> None:
+    """Show what a run's server prints until it ends; a run that did not end well is an error."""
+    subprocess.run([program("flwr"), "log", run, CONNECTION, "--stream"], env=environment(home), check=False)
+    while not (status := run_status(home, run)).startswith("finished"):
+        time.sleep(3)  # a look costs a process of its own
+    if status != "finished:completed":
+        raise LaunchError(f"run {run} is {status}; its log above says why.")
+
+
 def speaks_tls(address: str) -> bool:
     """Tell whether a server answers in TLS; whether it can be trusted is another question."""
     host, _, port = address.rpartition(":")
@@ -204,15 +226,11 @@ class LocalFederation:
     def start_run(self, app: Path | str, settings: str = "", *, federation: str = "", **config: Any) -> str:
         """Start a run of an app and return Flower's number for it; ``federation`` is for a simulation."""
         values = {**config, **({"settings": settings} if settings else {})}
-        more = ["--run-config", node_config(values)] if values else []
-        more += ["--federation-config", federation] if federation else []
-        said = self.flwr("run", str(app), CONNECTION, "--format", "json", *more)
-        return str(json.loads(said[said.index("{") :])["run-id"])
+        return start_run(self.home, app, values, *(["--federation-config", federation] if federation else []))
 
     def status(self, run: str) -> str:
         """Return how a run stands, such as ``running`` or ``finished:completed``."""
-        said = self.flwr("list", CONNECTION, "--run-id", run, "--format", "json")
-        return str(json.loads(said[said.index("{") :])["runs"][0]["status"])
+        return run_status(self.home, run)
 
     def server_log(self, run: str) -> str:
         """Return what the server's side of a run has printed."""

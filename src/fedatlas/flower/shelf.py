@@ -46,7 +46,7 @@ class FolderShelf:
         try:
             return memory_from_bytes(self._file(round).read_bytes())
         except FileNotFoundError:
-            raise _lost(round, f"there is no {self._file(round)}") from None
+            raise LostMemoryError(round, f"there is no {self._file(round)}") from None
         except SafetensorError as error:
             raise RunFolderError(f"{self._file(round)} cannot be read ({error}); restore it from a copy.") from error
 
@@ -75,7 +75,7 @@ class ContextShelf:
             return {}
         start = f"{PREFIX}/{round}/"
         if start not in self.state.config_records:
-            raise _lost(round, "the node was started anew and keeps memories in its process only")
+            raise LostMemoryError(round, "the node was started anew and keeps memories in its process only")
         found = ((name, record) for name, record in self.state.array_records.items() if name.startswith(start))
         return {name.removeprefix(start): tensors(record) for name, record in found}
 
@@ -91,8 +91,12 @@ class ContextShelf:
         self.state[start] = ConfigRecord()  # there may be parts that remember nothing
 
 
-def _lost(round: int, why: str) -> UsageError:
-    return UsageError(
-        f"this client's memory of round {round} is gone: {why}. Restore it, or set forget=true in the node's config to "
-        "let the client begin anew."
-    )
+class LostMemoryError(UsageError):
+    """What a client remembered of a round is not there any more."""
+
+    def __init__(self, round: int, why: str) -> None:
+        super().__init__(
+            f"this client's memory of round {round} is gone: {why}. Restore it, or set forget=true in the node's "
+            "config to let the client begin anew."
+        )
+        self.round = round
