@@ -22,6 +22,7 @@ from fedatlas.models.conditioned import ConditionedClassifier
 from fedatlas.optimizers import SGD, Adam
 from fedatlas.personalised import load_personalised, read_about
 from fedatlas.rehearsal import tiny_federation
+from fedatlas.reopening import run_federation
 from fedatlas.running import run_config
 from fedatlas.runs import Run
 from fedatlas.training import train
@@ -340,3 +341,27 @@ def test_a_model_of_ones_own_is_saved_as_a_state_dict(tmp_path: Path) -> None:
     (tmp_path / "no.safetensors").write_bytes(b"nothing")
     with pytest.raises(RunFolderError, match="is no file of a personalised network"):
         load_personalised(tmp_path / "no.safetensors")
+
+
+def test_a_newcomer_may_lack_classes_and_is_scaled_as_the_run_was(tmp_path: Path) -> None:
+    whole = tiny_federation("images").data
+    scaled = replace(tiny_federation("images"), data=replace(whole, mean=(0.5,) * 3, std=(0.2,) * 3))
+    run = train(scaled, fedavg(), model="cnn", folder=tmp_path, rounds=1, workers=1, progress=False)
+    some = (whole.labels > 0).nonzero().flatten()
+    brought = Dataset(
+        name="new", inputs=whole.inputs[some], labels=2 - whole.labels[some], classes=whole.classes[:0:-1]
+    )
+    data = run_federation(run, brought).data
+    assert (data.classes, data.mean, data.std) == (whole.classes, (0.5,) * 3, (0.2,) * 3)
+    assert torch.equal(data.labels, whole.labels[some])
+    strange = replace(brought, classes=("strange", *brought.classes[1:]))
+    with pytest.raises(DataError, match=r"new has the classes \['strange'\], which the run's"):
+        run_federation(run, strange)
+    with pytest.raises(DataError, match=r"image of shape \[3, 4, 4\], those of .* are image of shape \[3, 8, 8\]"):
+        run_federation(run, replace(brought, inputs=brought.inputs[:, :, :4, :4]))
+
+
+def test_a_model_of_images_without_scaling_says_so_by_zeros_and_ones(tmp_path: Path) -> None:
+    adapted = adapt(image_run(tmp_path, fedavg()), 6, data=tiny_federation("images"), **SMALL)  # type: ignore[arg-type]
+    about = read_about(adapted.save(tmp_path / "model.safetensors"))
+    assert (about["mean"], about["std"]) == ([0.0] * 3, [1.0] * 3)

@@ -45,6 +45,7 @@ def adapt(
     from fedatlas.adapting import Adapter
     from fedatlas.atlas import Atlas
     from fedatlas.data import load_dataset
+    from fedatlas.personalised import need_onnx
     from fedatlas.runs import Run
 
     with friendly():
@@ -52,6 +53,8 @@ def adapt(
             raise unknown_name("start", start, STARTS)
         if onnx and save is None:
             raise UsageError("--onnx says how to save; give --save FOLDER.")
+        if onnx:
+            need_onnx()
         given = None if data is None else load_dataset(data, data_folder=data_folder)
         adapter = Adapter(Run(run), data=given, device=device)
         chosen = client or (None if given is None else [member.name for member in adapter.federation])

@@ -31,6 +31,7 @@ def about_network(run: Run, algorithm: Algorithm, data: Dataset) -> dict[str, An
     heads = [e.head_norm for e in algorithm.extensions if isinstance(e, ConditionedNorms)]
     # Conditioned norms are baked in; any other extension is part of the network and cannot be built from here.
     plain = is_model_name(model["name"]) and len(heads) == len(algorithm.extensions)
+    channels = data.inputs.shape[1] if data.kind == "image" else 0
     return {
         "algorithm": algorithm.name,
         "model": model["name"] if plain else None,
@@ -40,8 +41,8 @@ def about_network(run: Run, algorithm: Algorithm, data: Dataset) -> dict[str, An
         "input_shape": list(data.inputs.shape[1:]),
         "vocabulary_size": len(data.vocabulary),
         "classes": list(data.classes),
-        "mean": list(data.mean),
-        "std": list(data.std),
+        "mean": list(data.mean or (0.0,) * channels),
+        "std": list(data.std or (1.0,) * channels),
     }
 
 
@@ -55,16 +56,23 @@ def save_personalised(model: nn.Module, about: dict[str, Any], path: Path | str)
     return path
 
 
+def need_onnx() -> None:
+    """Refuse to go on where ONNX files cannot be written."""
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401 - torch's exporter needs it
+    except ImportError as error:
+        raise UsageError(f"ONNX needs the extra onnx: pip install 'fedatlas[onnx]' ({error}).") from error
+
+
 def export_onnx(model: nn.Module, inputs: Tensor, about: dict[str, Any], path: Path | str) -> Path:
     """Write a network as ONNX: ``inputs`` to ``features`` and ``logits``, any number of examples at a time.
 
     What is known about the network goes into the file's metadata under ``fedatlas``, as JSON.
     """
-    try:
-        import onnx
-        import onnxscript  # noqa: F401 - torch's exporter needs it
-    except ImportError as error:
-        raise UsageError(f"ONNX needs the extra onnx: pip install 'fedatlas[onnx]' ({error}).") from error
+    need_onnx()
+    import onnx
+
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # The exporter speaks of torchvision, which is not needed, and of its own coming changes.

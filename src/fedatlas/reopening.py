@@ -17,6 +17,7 @@ from fedatlas.algorithms import ALGORITHMS, build_algorithm
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.config import Config
 from fedatlas.data import Dataset, Federation, Iid, Transform, federate
+from fedatlas.data.dataset import renumbered
 from fedatlas.errors import DataError, UsageError
 from fedatlas.models import HUB_PREFIX, MODELS
 from fedatlas.optimizers import OPTIMIZERS
@@ -55,6 +56,8 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
     """Return a run's federation, or the one that is given; a data set becomes one client's."""
     then = run.resolved["federation"]
     if isinstance(given, Dataset):
+        # Scaled as the run's examples were: the network knows no other inputs.
+        given = replace(given, mean=tuple(then["mean"]), std=tuple(then["std"]))
         federation = federate(given, Iid(num_clients=1), seed=run.resolved["seeds"]["partition"])
         federation = replace(federation, clients=(replace(federation.clients[0], name=given.name),))
     elif given is not None:
@@ -66,12 +69,14 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
         federation = config.federation()
         if fingerprint(federation) != then["fingerprint"]:
             raise DataError(f"the data of {run.folder} changed since it was trained. Restore them, or give data=.")
-    if list(federation.data.classes) != then["classes"]:
+    data = federation.data
+    here = f"{data.kind} of shape {list(data.inputs.shape[1:])}"
+    there = f"{then['kind']} of shape {then['shape']}"
+    if here != there:
         raise DataError(
-            f"{federation.name} has the classes {list(federation.data.classes)}, and {run.folder} was trained on "
-            f"{then['classes']}. Name and order them alike."
+            f"{federation.name}: its examples are {here}, those of {run.folder} are {there}. Bring them to that shape."
         )
-    return federation
+    return replace(federation, data=renumbered(data, then["classes"]))
 
 
 def run_network(run: Run, federation: Federation, algorithm: Algorithm, given: Model | None = None) -> nn.Module:

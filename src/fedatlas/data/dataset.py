@@ -118,6 +118,18 @@ def check_examples(name: str, inputs: Tensor, labels: Tensor, num_classes: int) 
         raise DataError(f"{name}: inputs hold NaN or infinity, first at example {where}. Clean or drop it.")
 
 
+def renumbered(data: Dataset, classes: Sequence[str]) -> Dataset:
+    """Return the data with labels numbered by these classes, of which its own must be some."""
+    if list(data.classes) == list(classes):
+        return data
+    if strange := [name for name in data.classes if name not in classes]:
+        raise DataError(
+            f"{data.name} has the classes {strange}, which the run's {list(classes)} do not hold. Rename or drop them."
+        )
+    places = torch.tensor([list(classes).index(name) for name in data.classes], device=data.labels.device)
+    return replace(data, labels=places[data.labels], classes=tuple(classes))
+
+
 def all_finite(tensor: Tensor) -> bool:
     """Tell whether no value is NaN or infinity; some forty times as quickly as value by value."""
     return not tensor.numel() or all(bool(end.isfinite()) for end in tensor.aminmax())

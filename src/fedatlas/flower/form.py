@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedatlas.data.dataset import Dataset
+from fedatlas.data.dataset import Dataset, renumbered
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import DataError
 from fedatlas.seeds import generator
@@ -79,14 +79,8 @@ class DataForm:
 
     def adopt(self, data: Dataset) -> Dataset:
         """Return a client's data with its labels numbered by this form's classes."""
-        own = DataForm.of(data)
-        if self.united(own).classes != self.classes:
-            strange = [name for name in own.classes if name not in self.classes]
-            raise DataError(f"{data.name} has the classes {strange}, which the run's {list(self.classes)} do not hold.")
-        if own.classes == self.classes:
-            return data
-        places = torch.tensor([self.classes.index(name) for name in own.classes])
-        return replace(data, labels=places[data.labels], classes=self.classes)
+        self.united(DataForm.of(data))
+        return renumbered(data, self.classes)
 
     def line(self) -> str:
         """Return the form in words."""
