@@ -75,6 +75,18 @@ def test_the_page_names_every_client_with_its_accuracy(run: Run, tmp_path: Path)
     assert "4 clients in 2 domains, 1 of them held out of training" in page.said
 
 
+def test_clients_that_were_not_or_hardly_tested_are_named(run: Run, tmp_path: Path) -> None:
+    assert "Not tested" not in report([run], tmp_path).said
+    assert "Few test examples" not in report([run], tmp_path).said
+    resolved = json.loads((run.folder / "resolved.json").read_text())
+    for member, count in zip(resolved["federation"]["clients"][:2], (0, 9), strict=True):
+        member["num_test"] = count
+    (run.folder / "resolved.json").write_text(json.dumps(resolved))
+    text = report([Run(run.folder)], tmp_path).text
+    assert "<b>Not tested</b>, and so in no figure: anna." in text
+    assert "may be chance: bert (9)." in text
+
+
 def test_the_page_needs_nothing_from_outside(run: Run, other: Run, tmp_path: Path) -> None:
     page = report([run, other], tmp_path)
     assert "script" not in {tag for tag, _ in page.elements}

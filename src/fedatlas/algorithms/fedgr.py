@@ -29,7 +29,7 @@ from fedatlas.grouping import COVARIANCES, METHODS, Groups, group_clients, group
 from fedatlas.models.prompted import TypePrompted
 from fedatlas.objectives import ReceivedLoss, Term, received_losses
 from fedatlas.seeds import derive
-from fedatlas.types import Cohort, Tensors
+from fedatlas.types import Cohort, Roster, Tensors
 from fedatlas.weighting import Weighting
 
 TYPE_VECTOR = "type_vector"
@@ -150,12 +150,17 @@ class FixedGroups:
         """Return the group of each upload's client."""
         known = dict(zip(self.clients, self.groups, strict=True))
         names = [cohort.roster[upload.client].name for upload in cohort.uploads]
+        self.check(names)
+        return torch.tensor([known[name] for name in names])
+
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse clients that have no group."""
+        known = set(self.clients)
         if missing := [name for name in names if name not in known]:
             raise UsageError(
                 f"FixedGroups: client {missing[0]!r} has no group among the {len(known)} that have one. "
                 "Make the groups from the same federation."
             )
-        return torch.tensor([known[name] for name in names])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +189,12 @@ class GroupLoss(Weighting):
                 raise UsageError(f"GroupLoss({title}) must be in [0, 1], got {value}.")
         if self.delay < 0:
             raise UsageError(f"GroupLoss(delay) must not be negative, got {self.delay}.")
+
+    def init(self, shared: Tensors, roster: Roster) -> Tensors:
+        """Look for clients without a group before the first round; return the memory, which is empty."""
+        if isinstance(self.groups, FixedGroups):
+            self.groups.check([client.name for client in roster if not client.held_out])
+        return {}
 
     def beta(self, round: int) -> float:
         """Return the share of the group's loss in a round, counted from 1."""

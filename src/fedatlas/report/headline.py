@@ -9,6 +9,9 @@ from fedatlas.report.members import Member, last_accuracies
 from fedatlas.report.tables import Column, seconds, shown_columns, worst_domains
 from fedatlas.runs import Run
 
+FEW, MOST_NAMES = 10, 8
+"""Fewer test examples than this are noted, and of so many clients the names are given."""
+
 
 def default_title(groups: Sequence[Group]) -> str:
     """Return ``fedavg on digits`` or ``5 algorithms on digits``."""
@@ -48,6 +51,20 @@ def key_figures(groups: Sequence[Group], members: Sequence[Member]) -> str:
     cards.append(_card("seconds", spent, "training" if len(runs) == 1 else f"training, {len(runs)} runs together"))
     across = next((number for number in (4, 3, 5) if len(cards) % number == 0), 4)
     return element("div", "".join(cards), class_="key-figures", style=f"--across:{across}")
+
+
+def tests(members: Sequence[Member]) -> str:
+    """Return a note on the clients of which the figures say nothing or little: those with no or few test examples."""
+    none = [escape(member.name) for member in members if not member.num_test]
+    few = [f"{escape(member.name)} ({member.num_test})" for member in members if 0 < member.num_test < FEW]
+    said = [f"<b>Not tested</b>, and so in no figure: {_some(none)}."] if none else []
+    said += [f"<b>Few test examples</b>, so a client's figure may be chance: {_some(few)}."] if few else []
+    return element("p", " ".join(said), class_="note") if said else ""
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def _figure_card(column: Column, groups: Sequence[Group]) -> str:

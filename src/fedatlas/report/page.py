@@ -9,7 +9,7 @@ from fedatlas.errors import RunFolderError
 from fedatlas.report.cards import cards, label_map, size_bars
 from fedatlas.report.curves import TOGETHER, accuracy_charts
 from fedatlas.report.groups import Group, final, group_runs, same_split
-from fedatlas.report.headline import default_title, key_figures, sentence
+from fedatlas.report.headline import default_title, key_figures, sentence, tests
 from fedatlas.report.markup import element, escape
 from fedatlas.report.members import Member, Portraits, domain_colors, read_members, read_portraits
 from fedatlas.report.newcomers import newcomers
@@ -58,7 +58,7 @@ def render(runs: Sequence[Run], *, title: str | None = None) -> str:
     links = "".join(element("a", escape(name), href=f"#{key}") for key, name, _ in shown)
     heading = title or default_title(groups)
     top = element("h1", escape(heading)) + element("p", sentence(groups, members), class_="lead")
-    header = element("header", top + key_figures(groups, members) + element("nav", links))
+    header = element("header", top + key_figures(groups, members) + tests(members) + element("nav", links))
     body = "".join(element("section", element("h2", escape(name)) + text, id=key) for key, name, text in shown)
     footer = element("footer", f"Made by fedatlas {escape(runs[0].resolved.get('versions', {}).get('fedatlas', ''))}")
     style = resources.files("fedatlas.report").joinpath("style.css").read_text(encoding="utf-8")
