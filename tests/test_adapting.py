@@ -267,6 +267,9 @@ def test_a_run_from_a_config_knows_its_own_data_model_and_algorithm(tmp_path: Pa
     np.savez(tmp_path / "mine.npz", x=255 - images, y=np.arange(120) % 3, domain=np.arange(120) // 60)
     with pytest.raises(DataError, match="changed since it was trained"):
         Adapter(run)
+    (tmp_path / "mine.npz").unlink()
+    with pytest.raises(DataError, match="cannot be read from here: .* begins where the run was trained; go there"):
+        Adapter(run)
 
 
 def test_a_data_set_is_one_new_client(tmp_path: Path) -> None:

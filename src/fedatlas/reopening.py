@@ -66,7 +66,13 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
         config = run_config(run)
         if config is None:
             raise UsageError(f"{run.folder} was made in Python, so it does not know where its data are; give data=.")
-        federation = config.federation()
+        try:
+            federation = config.federation()
+        except (DataError, UsageError) as error:
+            raise DataError(
+                f"the data of {run.folder} cannot be read from here: {error} A relative path begins where the run was "
+                "trained; go there, or bring data (--data, data=)."
+            ) from error
         if fingerprint(federation) != then["fingerprint"]:
             raise DataError(f"the data of {run.folder} changed since it was trained. Restore them, or give data=.")
     data = federation.data
