@@ -268,7 +268,7 @@ def test_a_run_from_a_config_knows_its_own_data_model_and_algorithm(tmp_path: Pa
     with pytest.raises(DataError, match="changed since it was trained"):
         Adapter(run)
     (tmp_path / "mine.npz").unlink()
-    with pytest.raises(DataError, match="cannot be read from here: .* begins where the run was trained; go there"):
+    with pytest.raises(DataError, match=r"cannot be read from here: .* begins where the run was trained; go there"):
         Adapter(run)
 
 

@@ -233,6 +233,21 @@ def test_a_broken_picture_file_is_named(tmp_path):
         from_image_folder(tmp_path)
 
 
+def test_of_sixteen_bits_the_upper_eight_are_kept(tmp_path):
+    (tmp_path / "scan").mkdir()
+    deep = np.array([[0, 255, 256], [0x1234, 0xFFFF, 40_000]], dtype=np.uint16)
+    Image.fromarray(deep).save(tmp_path / "scan" / "deep.png")
+    found = from_image_folder(tmp_path).inputs
+    assert found[0, 0].tolist() == [[0, 0, 1], [0x12, 255, 156]]
+    assert torch.equal(found[0, 0], found[0, 2])
+    for values, said in ((np.full((2, 3), 0.5, np.float32), "fractions"), (np.full((2, 3), 70_000, np.int32), "70000")):
+        Image.fromarray(values).save(tmp_path / "scan" / "odd.tif")
+        with pytest.raises(
+            DataError, match=rf"odd\.tif: this picture cannot be read \(it holds .*{said}.* 8 or 16 bits"
+        ):
+            from_image_folder(tmp_path)
+
+
 def test_folders_of_another_form_are_refused(tmp_path):
     with pytest.raises(UsageError, match="no such folder"):
         from_image_folder(tmp_path / "none")

@@ -1,8 +1,11 @@
 """Pictures as arrays: decoding packed WebP, changing size, grey to colour."""
 
+from __future__ import annotations
+
 import io
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,6 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedatlas.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 Bytes = NDArray[np.uint8]
 
@@ -24,7 +30,7 @@ def decode_images(blob: Bytes, offset: NDArray[np.int64], where: str) -> Bytes:
     for i, (start, stop) in enumerate(pairwise(offset.tolist())):
         try:
             with Image.open(io.BytesIO(raw[start:stop])) as picture:
-                pixels = np.asarray(picture.convert("RGB"))
+                pixels = np.asarray(_colour(picture))
         except (OSError, UnidentifiedImageError) as reason:
             raise DataError(f"{where}: picture {i} cannot be decoded ({reason}). Write the file again.") from reason
         if images is None:
@@ -46,12 +52,26 @@ def read_image(path: Path, size: tuple[int, int] | None = None) -> Bytes:
 
     try:
         with Image.open(path) as picture:
-            colour = picture.convert("RGB")
+            colour = _colour(picture)
     except (OSError, UnidentifiedImageError) as reason:
         raise DataError(f"{path}: this picture cannot be read ({reason}). Repair or remove it.") from reason
     if size is not None and (colour.height, colour.width) != size:
         colour = colour.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     return np.asarray(colour)
+
+
+def _colour(picture: Image) -> Image:
+    """Return a picture with three channels of a byte; of 16 bits the upper eight are kept, where Pillow would clip."""
+    if picture.mode == "F":
+        raise OSError("it holds fractions; write it with 8 or 16 bits")
+    if not picture.mode.startswith("I"):
+        return picture.convert("RGB")
+    values = np.asarray(picture).astype(np.int64)
+    if values.min() < 0 or values.max() > 0xFFFF:
+        raise OSError(f"it holds numbers from {values.min()} to {values.max()}; write it with 8 or 16 bits")
+    from PIL.Image import fromarray
+
+    return fromarray((values >> 8).astype(np.uint8)).convert("RGB")
 
 
 def resize_images(images: Tensor, size: int) -> Tensor:

@@ -15,7 +15,7 @@ from fedatlas.data.images import decode_images, read_image
 from fedatlas.errors import DataError, UsageError
 
 Array = NDArray[Any]
-PICTURE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+PICTURE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 
 
 def from_arrays(
