@@ -77,11 +77,21 @@ def test_one_seed_can_be_set_apart() -> None:
         ("optimizer.name=sgdd", r"unknown optimizer 'sgdd'\. Did you mean 'sgd'"),
         ("training", "--set takes section.key=value"),
         ("training=3", "training is a table of keys, got 3"),
+        ("algorithm.name=client2vec", "uses an atlas over any base.*--atlas FILE --use sample,aggregate"),
+        ("atlas.path=x.safetensors", r"unknown key .*atlas\. 'path'.*Known: .*file"),
+        ("atlas.train=true", r"unknown key .*atlas\. 'train'"),
+        ("atlas.use=['train']", r"atlas\.use says how an atlas is used, and there is none.*--atlas FILE"),
+        ("atlas.tau=0.1", r"atlas\.tau says how an atlas is used, and there is none"),
     ],
 )
 def test_a_wrong_setting_is_named_with_the_nearest_known(setting: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Config.load(None, [setting]).algorithm()
+
+
+def test_how_to_make_an_atlas_is_a_table() -> None:
+    with pytest.raises(UsageError, match=r"atlas\.make is a table .*'label-histogram'.*source = "):
+        Config.load(None, ["atlas.make=label-histogram"]).atlas_settings()
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,8 @@ OPEN = ("model", "algorithm", "optimizer")
 BY_ALGORITHM, ATLAS = "algorithms", "atlas"
 USES = ("sample", "aggregate", "train")
 """What an atlas may be for; without a choice the first two."""
+ATLAS_OPTIONS = tuple(name for name in inspect.signature(client2vec).parameters if name not in ("base", "atlas", *USES))
+"""Client2Vec's own options, which [atlas] takes beside file, make and use."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,12 @@ class Config:
         options = dict(self.values[ATLAS])
         file, make, uses = options.pop("file"), options.pop("make"), options.pop("use")
         if file is None and make is None:
+            idle = ["use"] if uses != DEFAULTS[ATLAS]["use"] else [key for key in options if options[key] is not None]
+            if idle:
+                raise UsageError(
+                    f"atlas.{idle[0]} says how an atlas is used, and there is none. Give atlas.file (--atlas FILE) or "
+                    "atlas.make, or leave it out."
+                )
             return algorithm
         if file is not None and make is not None:
             raise UsageError("atlas: give either file, an atlas that is there, or make, how to make it.")
@@ -166,6 +174,11 @@ class Config:
         make = self.values[ATLAS]["make"]
         if make is None:
             return None
+        if not isinstance(make, Mapping):
+            raise UsageError(
+                f"atlas.make is a table that says how to make an atlas, got {make!r}. Give e.g. "
+                '{ source = "label-histogram" }; a file goes into atlas.file.'
+            )
         known = ("source", "encoder", "encoder_options", "strategy", "epochs", "settings")
         for option in make:
             if option not in known:
@@ -265,11 +278,15 @@ def _merge(values: dict[str, Any], changes: Mapping[str, Any], where: str) -> No
             if section == BY_ALGORITHM:
                 if key not in ALGORITHMS:
                     raise unknown_name(f"algorithm in {where}: {section}.", key, ALGORITHMS)
-            elif section not in (*OPEN, ATLAS) and key not in DEFAULTS[section]:
-                raise unknown_name(f"key in {where}: {section}.", key, DEFAULTS[section])
+            elif section not in OPEN and key not in (known := _keys(section)):
+                raise unknown_name(f"key in {where}: {section}.", key, known)
             if isinstance(value, Mapping) and isinstance(values[section].get(key), Mapping) and "name" not in value:
                 value = {**values[section][key], **value}
             values[section][key] = value
+
+
+def _keys(section: str) -> tuple[str, ...]:
+    return (*DEFAULTS[section], *(ATLAS_OPTIONS if section == ATLAS else ()))
 
 
 def _read(path: Path) -> dict[str, Any]:
