@@ -185,9 +185,11 @@ def map_(
     from fedatlas.atlas.pictures import map_picture, save_picture, similarity_picture
     from fedatlas.config import Config
     from fedatlas.grouping import cluster_accuracy
+    from fedatlas.running import check_device
     from fedatlas.runs import Run
 
     with friendly():
+        check_device(device)
         if run is not None:
             atlas = run_atlas(Run(run))
             left = "the client's vector: what it keeps of its own in the run, which stays home otherwise"

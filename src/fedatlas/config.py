@@ -33,6 +33,7 @@ from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.dsa_ign import IndexSettings
 from fedatlas.client import LocalWork
+from fedatlas.config_types import ATLAS_OPTIONS, check_types
 from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, load_dataset
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.optimizers import OPTIMIZERS, LocalOptimizer
@@ -81,8 +82,6 @@ OPEN = ("model", "algorithm", "optimizer")
 BY_ALGORITHM, ATLAS = "algorithms", "atlas"
 USES = ("sample", "aggregate", "train")
 """What an atlas may be for; without a choice the first two."""
-ATLAS_OPTIONS = tuple(name for name in inspect.signature(client2vec).parameters if name not in ("base", "atlas", *USES))
-"""Client2Vec's own options, which [atlas] takes beside file, make and use."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +108,7 @@ class Config:
                 node = node.setdefault(part, {})
             node[last] = _value(text.strip())
             _merge(values, tree, f"--set {key.strip()}")
+        check_types(values)
         return cls(values)
 
     @classmethod
@@ -174,11 +174,6 @@ class Config:
         make = self.values[ATLAS]["make"]
         if make is None:
             return None
-        if not isinstance(make, Mapping):
-            raise UsageError(
-                f"atlas.make is a table that says how to make an atlas, got {make!r}. Give e.g. "
-                '{ source = "label-histogram" }; a file goes into atlas.file.'
-            )
         known = ("source", "encoder", "encoder_options", "strategy", "epochs", "settings")
         for option in make:
             if option not in known:
