@@ -18,6 +18,7 @@ from fedatlas.atlas.index import EPOCHS
 from fedatlas.cli import app, map_
 from fedatlas.config import Config
 from fedatlas.runs import Run
+from fedatlas.terminal import print_lines, print_rows
 
 SMALL = ["--model", "mlp", "--set", "training.rounds=2", "--set", "model.hidden=[8]", "--workers", "1"]
 
@@ -114,6 +115,10 @@ def test_list_tells_what_leaves_a_client() -> None:
         (["train", "--set", "training.cohort=5000"], "cohort must be between 1 and the"),
         (["train", "--model", "resnet81"], "Did you mean 'resnet18'"),
         (["train", "--device", "cuda"], "torch sees no GPU here"),
+        (["train", "--device", "gpu"], "torch knows no device 'gpu'; use --device cpu, cuda or cuda:N"),
+        (["map", "--device", "gpu"], "torch knows no device 'gpu'"),
+        (["adapt", "nowhere", "--device", "gpu"], "torch knows no device 'gpu'"),
+        (["train", "--set", "training.cohort=abc"], "training.cohort must be a whole number, a fraction or nothing"),
         (["train", "--data", "nowhere.npz"], "nowhere.npz"),
         (["list", "algorithm"], "Did you mean 'algorithms'"),
         (["compare", "fedavg", "--seeds", "one"], "--seeds takes whole numbers"),
@@ -127,6 +132,24 @@ def test_a_mistake_gets_one_clear_message(arguments: list[str], message: str, tm
     assert result.exit_code == 2
     assert message in result.output.replace("\n", " ")
     assert "Traceback" not in result.output
+
+
+def test_square_brackets_are_printed_as_they_are(
+    arrays: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "q[red]1:heart:"
+    result = invoke("train", "--data", arrays, *SMALL, "--folder", folder)
+    assert result.exit_code == 0, result.output
+    assert f"run: {folder}\nreport: {folder / 'report.html'}" in result.output
+    assert f"{folder} already holds a run" in invoke("train", "--data", arrays, *SMALL, "--folder", folder).output
+    print_rows([{"client": "a[bold]b", "accuracy": "90.0"}], "[percent]")
+    print_lines("a [title]", {"one": "fedatlas[hub]"})
+    assert re.findall(r"\S*\[\w+\]\S*", capsys.readouterr().out) == [
+        "a[bold]b",
+        "[percent]",
+        "[title]",
+        "fedatlas[hub]",
+    ]
 
 
 def test_resuming_where_there_is_nothing_says_so_and_begins(arrays: Path, tmp_path: Path) -> None:

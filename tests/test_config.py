@@ -1,10 +1,17 @@
+import inspect
+import re
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
-from fedatlas.config import Config
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.config import DEFAULTS, OPEN, Config
+from fedatlas.config_types import TYPES
+from fedatlas.data import PARTITIONS
 from fedatlas.errors import UsageError
-from fedatlas.optimizers import SGD, Adam
+from fedatlas.models import MODELS
+from fedatlas.optimizers import OPTIMIZERS, SGD, Adam
 
 
 def test_later_settings_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
@@ -77,11 +84,66 @@ def test_one_seed_can_be_set_apart() -> None:
         ("optimizer.name=sgdd", r"unknown optimizer 'sgdd'\. Did you mean 'sgd'"),
         ("training", "--set takes section.key=value"),
         ("training=3", "training is a table of keys, got 3"),
+        ("algorithm.name=client2vec", "uses an atlas over any base.*--atlas FILE --use sample,aggregate"),
+        ("atlas.path=x.safetensors", r"unknown key .*atlas\. 'path'.*Known: .*file"),
+        ("atlas.train=true", r"unknown key .*atlas\. 'train'"),
+        ("atlas.use=['train']", r"atlas\.use says how an atlas is used, and there is none.*--atlas FILE"),
+        ("atlas.tau=0.1", r"atlas\.tau says how an atlas is used, and there is none"),
     ],
 )
 def test_a_wrong_setting_is_named_with_the_nearest_known(setting: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Config.load(None, [setting]).algorithm()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("seed=one", "seed must be a whole number, got 'one'"),
+        ("seeds.model=1.5", "seeds.model must be a whole number or nothing, got 1.5"),
+        ("training.rounds=five", "training.rounds must be a whole number, got 'five'"),
+        ("training.epochs=true", "training.epochs must be a whole number, got True"),
+        ("training.batch_size=1.5", "training.batch_size must be a whole number, got 1.5"),
+        ("training.cohort=abc", "training.cohort must be a whole number, a fraction or nothing, got 'abc'"),
+        ("training.compile=1", "training.compile must be true or false, got 1"),
+        ("training.buffers=kept", "training.buffers must be 'average', 'keep', 'none' or nothing, got 'kept'"),
+        ("training.augment={flip = 'x'}", "training.augment.flip must be a number, got 'x'"),
+        ("training.augment={erase_pixels = [1]}", "erase_pixels must be a list of 2 whole numbers, got [1]"),
+        ("data.domains=photo", "data.domains must be a list of texts or nothing, got 'photo'"),
+        ("data.partition={name = 'iid', num_clients = 3.5}", "data.partition.num_clients must be a whole number"),
+        ("data.partition={name = 'dirichlet', alpha = 'x'}", "data.partition.alpha must be a number, got 'x'"),
+        ("data.partition={name = ['iid']}", "data.partition.name must be a text or nothing, got ['iid']"),
+        ("optimizer.lr=fast", "optimizer.lr must be a number, got 'fast'"),
+        ("optimizer.schedule=cosin", "optimizer.schedule must be 'constant' or 'cosine', got 'cosin'"),
+        ("model.width=wide", "model.width must be a whole number, got 'wide'"),
+        ("algorithms.fedprox.mu=abc", "algorithms.fedprox.mu must be a number, got 'abc'"),
+        ("algorithms.fedprox=3", "algorithms.fedprox must be a table, got 3"),
+        ("algorithm={name = 'feddisco', base = 3}", "algorithm.base must be a name, a table or nothing, got 3"),
+        ("algorithm={name = 'feddisco', base = {name = 'moon', mu = 'x'}}", "algorithm.base.mu must be a number"),
+        ("algorithm={name = 'feddisco', base = {mu = 1}}", "algorithm.base is a name or a table with a name"),
+        ("algorithm={name = 'fedgr', atlas = 3}", "algorithm.atlas must be a path or nothing, got 3"),
+        ("atlas.use=train", "atlas.use must be a list of texts, got 'train'"),
+        ("atlas.tau=warm", "atlas.tau must be a number or nothing, got 'warm'"),
+        ("atlas.make={epochs = 'ten'}", "atlas.make.epochs must be a whole number, got 'ten'"),
+        ("atlas.make={settings = {layers = 'two'}}", "atlas.make.settings.layers must be a whole number, got 'two'"),
+        ("flower.clients=few", "flower.clients must be a whole number, a list of texts or nothing, got 'few'"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_by_key(setting: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        Config.load(None, [setting])
+
+
+def test_a_whole_number_is_a_number() -> None:
+    settings = ["optimizer.lr=1", "training.memory_limit=2", "atlas.lambda1=inf", "model.name=mlp", "model.hidden=[8]"]
+    config = Config.load(None, settings, data={"folder": Path("data")}, training={"cohort": 3})
+    assert config.values["optimizer"]["lr"] == 1
+    assert config.plan().cohort == 3
+
+
+def test_how_to_make_an_atlas_is_a_table() -> None:
+    with pytest.raises(UsageError, match=r"atlas\.make is a table .*'label-histogram'.*source = "):
+        Config.load(None, ["atlas.make=label-histogram"]).atlas_settings()
 
 
 @pytest.mark.parametrize(
@@ -95,6 +157,15 @@ def test_a_wrong_setting_is_named_with_the_nearest_known(setting: str, message: 
 def test_wrong_data_settings_are_named(setting: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Config.load(None, [setting]).federation()
+
+
+def test_every_option_that_a_config_can_set_has_a_type() -> None:
+    makers = [*ALGORITHMS.values(), *OPTIMIZERS.values(), *PARTITIONS.values(), *(e.builder for e in MODELS.values())]
+    for make in makers:
+        assert inspect.signature(make).parameters.keys() <= get_type_hints(make).keys()
+    closed = [section for section in DEFAULTS if section not in (*OPEN, "seed", "algorithms")]
+    untyped = {f"{section}.{key}" for section in closed for key in DEFAULTS[section] if key not in TYPES[section]}
+    assert untyped == {"atlas.make"}  # which has a message of its own
 
 
 def test_a_missing_or_broken_file_is_reported(tmp_path: Path) -> None:

@@ -46,9 +46,11 @@ def adapt(
     from fedatlas.atlas import Atlas
     from fedatlas.data import load_dataset
     from fedatlas.personalised import need_onnx
+    from fedatlas.running import check_device
     from fedatlas.runs import Run
 
     with friendly():
+        check_device(device)
         if start is not None and start not in STARTS:
             raise unknown_name("start", start, STARTS)
         if onnx and save is None:

@@ -11,7 +11,7 @@ import typer
 from fedatlas.adapt_command import adapt
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.flower_command import app as flower
-from fedatlas.terminal import errors, friendly, output, print_lines, print_rows
+from fedatlas.terminal import errors, friendly, output, print_error, print_lines, print_rows
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -136,7 +136,7 @@ def compare(
             print_results(runs)
             output.print(f"report: {write_report(runs, top / 'report.html')}", highlight=False, soft_wrap=True)
         for where, failure in failures.items():
-            errors.print(f"[bold red]{where.name} broke:[/] {failure}", highlight=False, soft_wrap=True)
+            print_error(f"{where.name} broke:", failure)
         if failures:
             raise typer.Exit(1)
 
@@ -152,13 +152,13 @@ def demo(
 
     with friendly():
         for part in run_demo(folder or Path("runs") / "demo", workers=workers, rounds=rounds):
-            output.print(f"\n[bold]{part.title}[/]", highlight=False)
+            output.print(f"\n{part.title}", style="bold", highlight=False)
             print_results(part.runs)
             for record in (record for run in part.runs if run.name == "fedpce" for record in run.adapted):
                 accuracy = f"{100 * record['accuracy_before']:.1f} -> {100 * record['accuracy_after']:.1f}"
                 took = f"{record['num_tuned']} numbers tuned in {record['seconds']:.1f} s"
                 output.print(f"fedpce brings in {record['client']}: {accuracy}, {took}", highlight=False)
-            output.print(f"\nOpen [bold]{part.report}[/] in a browser.", highlight=False, soft_wrap=True)
+            output.print(f"\nOpen {part.report} in a browser.", highlight=False, soft_wrap=True)
 
 
 @app.command(name="map")
@@ -185,9 +185,11 @@ def map_(
     from fedatlas.atlas.pictures import map_picture, save_picture, similarity_picture
     from fedatlas.config import Config
     from fedatlas.grouping import cluster_accuracy
+    from fedatlas.running import check_device
     from fedatlas.runs import Run
 
     with friendly():
+        check_device(device)
         if run is not None:
             atlas = run_atlas(Run(run))
             left = "the client's vector: what it keeps of its own in the run, which stays home otherwise"

@@ -33,6 +33,7 @@ from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.dsa_ign import IndexSettings
 from fedatlas.client import LocalWork
+from fedatlas.config_types import ATLAS_OPTIONS, check_types
 from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, load_dataset
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.optimizers import OPTIMIZERS, LocalOptimizer
@@ -107,6 +108,7 @@ class Config:
                 node = node.setdefault(part, {})
             node[last] = _value(text.strip())
             _merge(values, tree, f"--set {key.strip()}")
+        check_types(values)
         return cls(values)
 
     @classmethod
@@ -150,6 +152,12 @@ class Config:
         options = dict(self.values[ATLAS])
         file, make, uses = options.pop("file"), options.pop("make"), options.pop("use")
         if file is None and make is None:
+            idle = ["use"] if uses != DEFAULTS[ATLAS]["use"] else [key for key in options if options[key] is not None]
+            if idle:
+                raise UsageError(
+                    f"atlas.{idle[0]} says how an atlas is used, and there is none. Give atlas.file (--atlas FILE) or "
+                    "atlas.make, or leave it out."
+                )
             return algorithm
         if file is not None and make is not None:
             raise UsageError("atlas: give either file, an atlas that is there, or make, how to make it.")
@@ -265,11 +273,15 @@ def _merge(values: dict[str, Any], changes: Mapping[str, Any], where: str) -> No
             if section == BY_ALGORITHM:
                 if key not in ALGORITHMS:
                     raise unknown_name(f"algorithm in {where}: {section}.", key, ALGORITHMS)
-            elif section not in (*OPEN, ATLAS) and key not in DEFAULTS[section]:
-                raise unknown_name(f"key in {where}: {section}.", key, DEFAULTS[section])
+            elif section not in OPEN and key not in (known := _keys(section)):
+                raise unknown_name(f"key in {where}: {section}.", key, known)
             if isinstance(value, Mapping) and isinstance(values[section].get(key), Mapping) and "name" not in value:
                 value = {**values[section][key], **value}
             values[section][key] = value
+
+
+def _keys(section: str) -> tuple[str, ...]:
+    return (*DEFAULTS[section], *(ATLAS_OPTIONS if section == ATLAS else ()))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import torch
 import typer
 
 from fedatlas.atlas.making import kept_atlas, make_atlas
@@ -37,6 +38,7 @@ def run_config(
     profile: bool = False,
 ) -> Run:
     """Train what a config says, and say how to resume when it is interrupted."""
+    check_device(device)
     federation = _federation(config)
     atlas = None
     if (make := config.atlas_settings()) is not None:
@@ -74,6 +76,17 @@ def _federation(config: Config) -> Federation:
         _last.clear()  # before the next is made: two may not fit
         _last.append((recipe, config.federation()))
     return _last[0][1]
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that torch does not know or see here."""
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise UsageError(f"torch knows no device {device!r}; use --device cpu, cuda or cuda:N.") from None
+    if place.type == "cuda" and (place.index or 0) >= (count := torch.cuda.device_count()):
+        seen = f"{count} GPUs" if count else "no GPU"
+        raise UsageError(f"device {device!r} was asked for, but torch sees {seen} here; use --device cpu or another.")
 
 
 def unfit_algorithms(settings: Iterable[Config]) -> dict[str, UsageError]:

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedatlas.errors import FedatlasError
 
-output = Console(width=None if sys.stdout.isatty() else 160)
-errors = Console(stderr=True)
+# Nothing that is printed is markup: a path or a name may have square brackets or colons in it.
+output = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
+errors = Console(stderr=True, markup=False, emoji=False)
 
 
 @contextmanager
@@ -22,8 +24,13 @@ def friendly() -> Iterator[None]:
     try:
         yield
     except FedatlasError as error:
-        errors.print("[bold red]error:[/]", str(error), highlight=False, soft_wrap=True, markup=True)
+        print_error("error:", error)
         raise typer.Exit(2) from None
+
+
+def print_error(title: str, error: object) -> None:
+    """Print what went wrong after a title that stands out."""
+    errors.print(Text.assemble((title, "bold red"), " ", str(error)), highlight=False, soft_wrap=True)
 
 
 def print_rows(rows: list[dict[str, str]], caption: str) -> None:

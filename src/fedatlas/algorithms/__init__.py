@@ -61,6 +61,12 @@ def build_algorithm(name: str, **options: Any) -> Algorithm:
     >>> build_algorithm("fedprox", mu=0.1).objective[-1]
     Proximal(mu=0.1)
     """
+    if name == "client2vec":
+        raise UsageError(
+            "client2vec is no algorithm by itself: it uses an atlas over any base. Name the base, e.g. "
+            "--algorithm fedavg, and give --atlas FILE --use sample,aggregate ([atlas] file and use in a config); in "
+            "Python client2vec(base, atlas)."
+        )
     if name not in ALGORITHMS:
         raise unknown_name("algorithm", name, ALGORITHMS)
     recipe = ALGORITHMS[name]
