@@ -1,3 +1,6 @@
+import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -5,10 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedatlas.algorithms import fedavg
+from fedatlas.algorithm import Algorithm
+from fedatlas.algorithms import fedavg, fedbn, fedpce, fedper, harmofl
 from fedatlas.checking import check_algorithm
-from fedatlas.errors import UsageError
+from fedatlas.client import ClientData
+from fedatlas.errors import DataError, UsageError
 from fedatlas.rehearsal import tiny_federation
+from fedatlas.runs import Run
 from fedatlas.training import make_model, train
 from tiny import Norms, blob_federation, same_bits
 
@@ -111,3 +117,70 @@ def test_a_client_of_one_example_and_a_model_that_cannot_be_copied_are_no_hindra
 
     run = train(tiny_federation(), fedavg(), model=Unique, folder=tmp_path, **QUIET)
     assert len(run.rounds) == 1
+
+
+RECIPES = [fedavg(), fedper(), fedbn(), fedpce(), fedavg().with_buffers("keep"), harmofl()]
+
+
+@pytest.mark.parametrize("algorithm", RECIPES, ids=["fedavg", "fedper", "fedbn", "fedpce", "keep", "harmofl"])
+def test_a_trained_model_does_on_a_client_what_the_record_says(algorithm: Algorithm, tmp_path: Path) -> None:
+    federation = tiny_federation("images")
+    federation = replace(federation, data=replace(federation.data, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.2)))
+    given = {"width": 4, "norm": "batch"}
+    settings = {"model_options": given, "cohort": 4, "batch_size": 4, **QUIET, "rounds": 2}
+    run = train(federation, algorithm, model="cnn", folder=tmp_path, **settings)
+    for client in federation:
+        network = run.model(client.name)
+        inputs = run.prepare(federation.data.inputs[client.test].numpy())
+        features, logits = network(inputs)
+        record = next(e for e in run.clients if e["round"] == 2 and e["client"] == client.name)
+        assert record["accuracy"] == (logits.argmax(1) == federation.data.labels[client.test]).double().mean().item()
+        loss = nn.functional.cross_entropy(logits, federation.data.labels[client.test]).item()
+        assert record["loss"] == pytest.approx(loss, rel=1e-5)
+        assert not features.requires_grad
+    assert torch.equal(inputs, ClientData(federation, 7).batch(client.test, None).inputs)
+
+
+def test_a_model_of_ones_own_is_given_again_to_be_used(tmp_path: Path) -> None:
+    federation = blob_federation(4)
+    run = train(federation, fedavg(), model=Norms(), folder=tmp_path, **QUIET)
+    with pytest.raises(UsageError, match=r"a model of your own, Norms; give it.*run.model\(network=...\)"):
+        run.model()
+    _, logits = run.model(network=Norms)(run.prepare(federation.data.inputs))
+    test = federation.clients[0].test
+    right = (logits[test].argmax(1) == federation.data.labels[test]).double().mean().item()
+    assert right == next(e["accuracy"] for e in run.clients if e["client"] == "client-0")
+    with pytest.raises(UsageError, match="holds the parameters of another network; give network="):
+        run.model(network=Returns)
+    with pytest.raises(UsageError, match="unknown client 'client-9'"):
+        run.model("client-9", network=Norms)
+    with pytest.raises(DataError, match=r"trained on features of torch.float32 and shape \(N, 4\); got .* \(2, 3\)"):
+        run.prepare(torch.zeros(2, 3))
+
+
+def test_whose_model_must_be_said_where_clients_keep_some_of_it(tmp_path: Path) -> None:
+    run = train(blob_federation(), fedper(), model="mlp", folder=tmp_path, **QUIET)
+    with pytest.raises(UsageError, match=r"fedper keeps parameters with each client \(head.bias, head.weight\); say"):
+        run.model()
+
+
+def test_a_run_that_an_earlier_version_began_can_be_resumed(tmp_path: Path) -> None:
+    run = train(blob_federation(), fedavg(), model="mlp", folder=tmp_path, **QUIET)
+    resolved = dict(run.resolved)
+    form = resolved["federation"].pop("form")
+    (tmp_path / "resolved.json").write_text(json.dumps(resolved))
+    with pytest.raises(UsageError, match="does not say what its examples look like"):
+        Run(tmp_path).model()
+    again = train(blob_federation(), fedavg(), model="mlp", folder=tmp_path, resume=True, **(QUIET | {"rounds": 2}))
+    assert len(again.rounds) == 2
+    assert form["shape"] == [4]
+
+
+def test_the_examples_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parent.parent / "docs/models.md").read_text()
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), {})
+    options, accuracies, classes = capsys.readouterr().out.splitlines()
+    assert options == "{'width': 32, 'norm': 'none'}"
+    one, other = accuracies.split()
+    assert f"{float(other):.4f}" == one
+    assert len(json.loads(classes.replace("'", '"'))) == 5

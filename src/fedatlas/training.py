@@ -187,6 +187,11 @@ def make_model(
         network = own_network(model, seed)
         if try_on is not None:
             try_network(network, federation, try_on)
+    return extended(network, algorithm, seed)
+
+
+def extended(network: nn.Module, algorithm: Algorithm, seed: int) -> nn.Module:
+    """Return a network with the algorithm's extensions around it, and with running statistics only if it has any."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, "extensions"))
         network = algorithm.extend(network)
@@ -203,6 +208,12 @@ def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, se
             "partition": federation.partition,
             "classes": list(federation.data.classes),
             "fingerprint": fingerprint(federation),
+            "form": {
+                "shape": list(federation.data.inputs.shape[1:]),
+                "vocabulary": list(federation.data.vocabulary),
+                "mean": list(federation.data.mean),
+                "std": list(federation.data.std),
+            },
             "clients": [
                 {
                     "name": c.name,
