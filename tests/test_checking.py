@@ -1,6 +1,8 @@
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -173,3 +175,10 @@ def test_a_term_that_changes_the_examples_is_caught() -> None:
         local.data.inputs[local.data.client.train] -= 1
 
     refused(fedavg().with_terms(Does(act=centre)), "data", "examples were changed in place")
+
+
+def test_the_parts_on_their_page_pass() -> None:
+    page = (Path(__file__).parent.parent / "docs/parts.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    assert len(re.findall("check_algorithm", "".join(blocks))) == 3
+    exec("\n".join(blocks), {"__name__": "page"})

@@ -38,6 +38,7 @@ from fedatlas.rehearsal import (
 from fedatlas.training import Model, fingerprint, make_model
 from fedatlas.workers import fork_available
 
+CPU = torch.device("cpu")
 STOP = ROUNDS // 2
 """The round after which a play is stopped and resumed."""
 
@@ -128,7 +129,7 @@ def _check_description(algorithm: Algorithm) -> None:
 
 def _network(algorithm: Algorithm, model: Model, federation: Federation) -> nn.Module:
     """Return the network that the algorithm trains; its extensions must make the same one each time."""
-    plain = make_model(copy.deepcopy(model), {}, federation, Algorithm(name="plain"), SEED)
+    plain = make_model(copy.deepcopy(model), {}, federation, Algorithm(name="plain"), SEED, try_on=CPU)
     networks = []
     with checking(algorithm, "extensions", "Look at the error that this one comes from."):
         for number in (1, 2):

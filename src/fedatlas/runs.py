@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
 from fedatlas.checkpoints import Checkpoint, CheckpointStore, atomic_write
 from fedatlas.errors import RunFolderError
@@ -227,6 +228,22 @@ class Run:
         """Return the last checkpoint."""
         return CheckpointStore(self.folder / "checkpoints").load()
 
+    def model(self, client: str | int | None = None, *, network: Any = None, algorithm: Any = None) -> nn.Module:
+        """Return the trained network for inference, with a client's own parameters where the algorithm keeps any.
+
+        ``network`` is needed where it was a model of your own: the module, or the function that makes it.
+        ``algorithm`` is needed where it was not a recipe by name and builds something around the model. docs/models.md
+        """
+        from fedatlas.trained import trained_network  # it reads runs: a circle otherwise
+
+        return trained_network(self, client, network=network, algorithm=algorithm)
+
+    def prepare(self, inputs: Any) -> Tensor:
+        """Return examples as the network takes them: uint8 images (N, channels, height, width) scaled as they were."""
+        from fedatlas.trained import prepared_inputs  # it reads runs: a circle otherwise
+
+        return prepared_inputs(self, inputs)
+
     def report(self, path: Path | str | None = None) -> Path:
         """Write the run's report, one HTML file that needs nothing else, and return its path."""
         from fedatlas.report import write_report  # the report reads runs: a circle otherwise
@@ -295,6 +312,8 @@ def _installed(name: str) -> bool:
 def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
     """Refuse to resume a run under other settings; machine settings may differ, and so may the number of rounds."""
     free: set[tuple[str, ...]] = {("machine",), ("versions",), ("training", "memory_limit")}
+    if "form" not in before["federation"]:
+        free.add(("federation", "form"))  # an earlier version did not write it down
     optimizer = now["algorithm"]["optimizer"]
     while "base" in optimizer:
         optimizer = optimizer["base"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import tempfile
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from fedatlas.data.federation import Federation, Transform
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model, without_running_statistics
 from fedatlas.optimizers import LocalOptimizer
+from fedatlas.own_models import own_network, try_network
 from fedatlas.plan import Model as Model
 from fedatlas.plan import RunSettings
 from fedatlas.plan import TrainingPlan as TrainingPlan
@@ -123,7 +123,7 @@ def train_run(
     if place.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {device!r} was asked for, but torch sees no GPU here; use --device cpu.")
     plan.cohort_size(len(federation.training_ids))
-    network = make_model(settings.model, settings.model_options, federation, algorithm, seeds.model)
+    network = make_model(settings.model, settings.model_options, federation, algorithm, seeds.model, try_on=place)
     resolved = resolve(federation, algorithm, network, settings)
     with Simulator(
         algorithm,
@@ -156,9 +156,18 @@ def train_run(
 
 
 def make_model(
-    model: Model, options: Mapping[str, Any], federation: Federation, algorithm: Algorithm, seed: int
+    model: Model,
+    options: Mapping[str, Any],
+    federation: Federation,
+    algorithm: Algorithm,
+    seed: int,
+    *,
+    try_on: torch.device | None = None,
 ) -> nn.Module:
-    """Return the network of a run, with the algorithm's extensions around it."""
+    """Return the network of a run, with the algorithm's extensions around it.
+
+    A model of the user's own is tried on two examples where ``try_on`` says on which device.
+    """
     network: nn.Module
     if isinstance(model, str):
         network = build_model(
@@ -169,12 +178,20 @@ def make_model(
             seed=seed,
             **options,
         )
-    elif isinstance(model, nn.Module):
-        network = copy.deepcopy(model)  # the caller's stays as it is
     else:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(derive(seed, "model"))
-            network = model()
+        if options:
+            raise UsageError(
+                f"model_options are for models by name, and model is your own; got {dict(options)}. Set them in your "
+                "model, or give a function that closes over them: model=lambda: Net(width=8)."
+            )
+        network = own_network(model, seed)
+        if try_on is not None:
+            try_network(network, federation, try_on)
+    return extended(network, algorithm, seed)
+
+
+def extended(network: nn.Module, algorithm: Algorithm, seed: int) -> nn.Module:
+    """Return a network with the algorithm's extensions around it, and with running statistics only if it has any."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, "extensions"))
         network = algorithm.extend(network)
@@ -194,6 +211,12 @@ def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, se
             "partition": federation.partition,
             "classes": list(federation.data.classes),
             "fingerprint": fingerprint(federation),
+            "form": {
+                "shape": list(federation.data.inputs.shape[1:]),
+                "vocabulary": list(federation.data.vocabulary),
+                "mean": list(federation.data.mean),
+                "std": list(federation.data.std),
+            },
             "clients": [
                 {
                     "name": c.name,
