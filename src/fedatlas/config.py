@@ -33,7 +33,7 @@ from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.dsa_ign import IndexSettings
 from fedatlas.client import LocalWork
-from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, load_dataset
+from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, is_named, load_dataset
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.optimizers import OPTIMIZERS, LocalOptimizer
 from fedatlas.plan import RunSettings, TrainingPlan
@@ -47,7 +47,7 @@ DEFAULTS: dict[str, Any] = {
         "folder": None,
         "domains": None,
         "partition": None,
-        "test": "client",
+        "test": None,
         "test_fraction": 0.25,
         "held_out": 0,
         "folds": None,
@@ -127,7 +127,7 @@ class Config:
         federation = federate(
             dataset,
             build_partition(data["partition"], dataset),
-            test=data["test"],
+            test=self._test(dataset),
             test_fraction=data["test_fraction"],
             held_out=data["held_out"],
             seed=self.seeds().partition,
@@ -135,6 +135,15 @@ class Config:
         if data["folds"] is not None:
             federation = federation.fold(data["fold"], data["folds"], self.seeds().partition)
         return federation
+
+    def _test(self, dataset: Dataset) -> str:
+        """Return what clients are tested on; unless it is set, a test part in a file of one's own stays one."""
+        data = self.values["data"]
+        if data["test"] is not None:
+            return str(data["test"])
+        # Folds are cut from all that a client has, so they need its own examples and nobody else's.
+        kept = dataset.is_test is not None and bool(dataset.is_test.any()) and data["folds"] is None
+        return "all" if kept and not is_named(data["source"]) else "client"
 
     def algorithm(self, atlas: Atlas | None = None) -> Algorithm:
         """Return the algorithm over the optimizer that is named; ``atlas`` is the one that [atlas] says to make."""

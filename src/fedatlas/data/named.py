@@ -116,6 +116,19 @@ DIGIT_FIVE_DOMAINS = ("mnist", "usps", "generated", "mnistm", "svhn")
 GENERATED_TRAIN, GENERATED_TEST = 10_000, 2_000
 
 
+def is_named(source: str | Path) -> bool:
+    """Tell whether ``load_dataset`` takes this for one of the known names, and not for a path.
+
+    >>> is_named("digits"), is_named("mine.npz")
+    (True, False)
+    """
+    return _known(source) in DATASETS
+
+
+def _known(source: str | Path) -> str:
+    return str(source).lower().replace("-", "_")
+
+
 def load_dataset(name: str | Path, *, data_folder: str | Path | None = None, seed: int = 0) -> Dataset:
     """Return a data set by name, or from a path: an npz file, a table of texts (csv, tsv, jsonl), a picture folder.
 
@@ -126,7 +139,7 @@ def load_dataset(name: str | Path, *, data_folder: str | Path | None = None, see
         >>> load_dataset("digits").domains
         ('handwritten', 'printed', 'thin', 'photo', 'scene')
     """
-    known = str(name).lower().replace("-", "_")
+    known = _known(name)
     if known == "digits":
         return load_digits_domains(seed)
     if known == "digit_five":

@@ -1,0 +1,51 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedatlas.config import Config
+from fedatlas.errors import DataError
+
+
+def save(path: Path, count: int = 40, num_test: int = 0, **beside: object) -> str:
+    """Write a file of small images of two classes, the last of them a test part, and return its path."""
+    x = np.random.default_rng(0).integers(0, 256, (count, 8, 8)).astype(np.uint8)
+    y = np.arange(count) % 2
+    if num_test:
+        rest = count - num_test
+        np.savez(path, x_train=x[:rest], y_train=y[:rest], x_test=x[rest:], y_test=y[rest:], **beside)  # type: ignore[arg-type]
+    else:
+        np.savez(path, x=x, y=y, **beside)  # type: ignore[arg-type]
+    return str(path)
+
+
+def test_a_given_test_part_is_not_trained_on_unless_that_is_said(tmp_path: Path) -> None:
+    source = save(tmp_path / "mine.npz", 120, num_test=40)
+    federation = Config.load(data={"source": source}).federation()
+    assert all(client.test.tolist() == list(range(80, 120)) for client in federation)
+    assert max(int(client.train.max()) for client in federation) < 80
+    assert "test on all" in federation.partition
+    mixed = Config.load(data={"source": source, "test": "client"}).federation()
+    assert max(int(client.train.max()) for client in mixed) >= 80
+    assert "of each client's examples for test" in mixed.partition
+
+
+def test_folds_are_cut_from_each_clients_own_examples(tmp_path: Path) -> None:
+    source = save(tmp_path / "mine.npz", 120, num_test=40)
+    federation = Config.load(data={"source": source, "folds": 4}).federation()
+    parts = [part for client in federation for part in (client.train, client.test)]
+    assert sorted(int(i) for part in parts for i in part) == list(range(120))
+
+
+def test_named_sets_and_files_without_a_test_part_are_split_by_client(tmp_path: Path) -> None:
+    save(tmp_path / "mnist.npz", 120, num_test=40)
+    named = Config.load(data={"source": "mnist", "folder": str(tmp_path)}).federation()
+    assert "of each client's examples for test" in named.partition
+    plain = Config.load(data={"source": save(tmp_path / "mine.npz", 120)}).federation()
+    assert "of each client's examples for test" in plain.partition
+
+
+def test_a_file_of_a_test_part_alone_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", x_test=np.zeros((80, 8, 8), np.uint8), y_test=np.arange(80) % 2)
+    with pytest.raises(DataError, match=r"has no training part\. Add one, or use test="):
+        Config.load(data={"source": str(tmp_path / "mine.npz")}).federation()
