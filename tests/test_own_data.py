@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedatlas.config import Config
-from fedatlas.errors import DataError
+from fedatlas.errors import DataError, UsageError
 
 
 def save(path: Path, count: int = 40, num_test: int = 0, **beside: object) -> str:
@@ -49,3 +49,30 @@ def test_a_file_of_a_test_part_alone_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", x_test=np.zeros((80, 8, 8), np.uint8), y_test=np.arange(80) % 2)
     with pytest.raises(DataError, match=r"has no training part\. Add one, or use test="):
         Config.load(data={"source": str(tmp_path / "mine.npz")}).federation()
+
+
+def test_a_config_names_the_columns_of_a_table_and_how_it_is_cut(tmp_path: Path) -> None:
+    rows = [f"{'ab' * 20},{who},{'good' if i % 2 else 'bad'},{who}land" for who in ("ann", "bob") for i in range(4)]
+    source = tmp_path / "talks.csv"
+    source.write_text("\n".join(["words,who,mood,place", *rows]) + "\n")
+    named = ["data.text=words", "data.client=who", f"data.source={source}"]
+    settings = [*named, "data.label=mood", "data.domain=place", "data.context=10"]
+    config = Config.load(None, settings)
+    federation = config.federation()
+    assert [client.name for client in federation] == ["ann", "bob"]
+    assert (federation.data.classes, federation.domains) == (("bad", "good"), ("annland", "bobland"))
+    assert federation.data.inputs.shape == (8, 10)
+    assert Config.from_text(config.to_toml()).values == config.values
+    cut = Config.load(None, [*named, "data.context=9", "data.stride=10"]).dataset()
+    assert (cut.classes, len(cut)) == ((" ", "a", "b"), 32)
+    source.write_text(source.read_text().replace("mood", "label"))
+    assert Config.load(None, named).dataset().classes == ("bad", "good")
+    unlabelled = Config.load(None, [*named, "data.label=''"]).dataset()
+    assert unlabelled.classes == (" ", "a", "b")
+    assert Config.load(None, [*named, "data.client=''"]).dataset().owner is None
+
+
+@pytest.mark.parametrize("source", ["digits", "mine.npz", "photos"])
+def test_settings_of_a_table_are_refused_with_other_sources(source: str) -> None:
+    with pytest.raises(UsageError, match="label, context: only a table of texts .* has such settings.*" + source):
+        Config.load(None, ["data.label=mood", "data.context=8"], data={"source": source}).dataset()

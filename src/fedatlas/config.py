@@ -2,7 +2,7 @@
 
 seed = 0
 [data]       source, folder, domains (some of its own), partition (a table with a name), test, test_fraction, held_out,
-             folds, fold
+             folds, fold; of a table of texts text, client, label, domain (its columns), context, stride, fraction
 [model]      name and the model's own options
 [algorithm]  name and the recipe's own options
 [atlas]      file or make (a table: how to make it first), use (a list of sample, aggregate, train), client2vec's own
@@ -52,6 +52,13 @@ DEFAULTS: dict[str, Any] = {
         "held_out": 0,
         "folds": None,
         "fold": 0,
+        "text": None,
+        "client": None,
+        "label": None,
+        "domain": None,
+        "context": None,
+        "stride": None,
+        "fraction": None,
     },
     "model": {"name": "cnn"},
     "algorithm": {"name": "fedavg"},
@@ -76,6 +83,8 @@ DEFAULTS: dict[str, Any] = {
     },
     "flower": {"clients": None, "minimum": 1, "deadline": 600, "wait": 600, "insecure": False, "adapt": {}},
 }
+TABLE = ("text", "client", "label", "domain", "context", "stride", "fraction")
+"""Keys of [data] that are for a table of texts; an empty name says that there is no such column."""
 OPEN = ("model", "algorithm", "optimizer")
 """Sections whose options belong to what they name, and are checked when it is built."""
 BY_ALGORITHM, ATLAS = "algorithms", "atlas"
@@ -117,7 +126,9 @@ class Config:
     def dataset(self) -> Dataset:
         """Return the data set that is named."""
         data = self.values["data"]
-        dataset = load_dataset(data["source"], data_folder=data["folder"], seed=self.seeds().partition)
+        given = {key: data[key] for key in TABLE if data[key] is not None}
+        table = {key: None if value == "" and key != "text" else value for key, value in given.items()}
+        dataset = load_dataset(data["source"], data_folder=data["folder"], seed=self.seeds().partition, table=table)
         return dataset if data["domains"] is None else dataset.of_domains(data["domains"])
 
     def federation(self) -> Federation:
