@@ -76,3 +76,33 @@ def test_a_config_names_the_columns_of_a_table_and_how_it_is_cut(tmp_path: Path)
 def test_settings_of_a_table_are_refused_with_other_sources(source: str) -> None:
     with pytest.raises(UsageError, match="label, context: only a table of texts .* has such settings.*" + source):
         Config.load(None, ["data.label=mood", "data.context=8"], data={"source": source}).dataset()
+
+
+def test_the_model_suits_the_data_where_none_is_named(tmp_path: Path) -> None:
+    images = Config.load(data={"source": save(tmp_path / "images.npz")})
+    assert images.model(images.dataset()) == ("cnn", {})
+    assert images.run_settings().model == "cnn"
+    np.savez(tmp_path / "features.npz", x=np.ones((8, 3), np.float32), y=np.arange(8) % 2)
+    features = Config.load(None, ["model.hidden=[4]"], data={"source": str(tmp_path / "features.npz")})
+    assert features.model(features.dataset()) == ("mlp", {"hidden": [4]})
+    assert features.run_settings(features.dataset()).model == "mlp"
+    assert Config.from_text(features.to_toml()).values == features.values
+    np.savez(tmp_path / "tokens.npz", x=np.ones((8, 3), np.int64), y=np.arange(8) % 2, vocabulary=["a", "b"])
+    tokens = Config.load(data={"source": str(tmp_path / "tokens.npz")})
+    assert tokens.model(tokens.dataset())[0] == "char_lstm"
+    assert tokens.dataset().vocabulary == ("a", "b")
+    named = Config.load(data={"source": "digits"}, model={"name": "resnet18"})
+    assert named.model(features.dataset())[0] == "resnet18"
+
+
+def test_options_of_the_usual_model_carry_over_to_its_name() -> None:
+    config = Config.load(None, ["model.width=4", "model.name=cnn"])
+    assert config.values["model"] == {"width": 4, "name": "cnn"}
+    assert Config.load(None, ["model.width=4", "model.name=mlp"]).values["model"] == {"name": "mlp"}
+
+
+def test_tokens_without_a_vocabulary_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "tokens.npz", x=np.ones((8, 3), np.int64), y=np.arange(8) % 2)
+    config = Config.load(data={"source": str(tmp_path / "tokens.npz")})
+    with pytest.raises(DataError, match=r"tokens without a vocabulary.*Add an array vocabulary"):
+        config.run_settings(config.dataset())

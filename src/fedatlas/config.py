@@ -34,7 +34,8 @@ from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.dsa_ign import IndexSettings
 from fedatlas.client import LocalWork
 from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, is_named, load_dataset
-from fedatlas.errors import UsageError, unknown_name
+from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.models.registry import USUAL_MODELS
 from fedatlas.optimizers import OPTIMIZERS, LocalOptimizer
 from fedatlas.plan import RunSettings, TrainingPlan
 from fedatlas.seeds import Seeds
@@ -60,7 +61,7 @@ DEFAULTS: dict[str, Any] = {
         "stride": None,
         "fraction": None,
     },
-    "model": {"name": "cnn"},
+    "model": {"name": None},
     "algorithm": {"name": "fedavg"},
     "algorithms": {},
     "atlas": {"file": None, "make": None, "use": ["sample", "aggregate"]},
@@ -213,14 +214,20 @@ class Config:
         apart = {key: value for key, value in self.values["seeds"].items() if value is not None}
         return dataclasses.replace(Seeds.of(self.values["seed"]), **apart)
 
-    def model(self) -> tuple[str, dict[str, Any]]:
-        """Return the model's name and options."""
+    def model(self, data: Dataset | None = None) -> tuple[str, dict[str, Any]]:
+        """Return the model's name and options; where none is named, the usual one for the data, or for images."""
         options = dict(self.values["model"])
-        return str(options.pop("name")), options
+        name = options.pop("name")
+        if data is not None and data.kind == "tokens" and not data.vocabulary:
+            raise DataError(
+                f"{data.name}: its inputs are tokens without a vocabulary, which a model needs to know how many there "
+                "are. Add an array vocabulary, one name for each token from 0 on; or give features as floats."
+            )
+        return str(name or USUAL_MODELS["image" if data is None else data.kind]), options
 
-    def run_settings(self) -> RunSettings:
-        """Return all of a run's settings, besides its data and its algorithm."""
-        model, options = self.model()
+    def run_settings(self, data: Dataset | None = None) -> RunSettings:
+        """Return all of a run's settings, besides its data and its algorithm; ``data`` is as for ``model``."""
+        model, options = self.model(data)
         return RunSettings(model=model, model_options=options, work=self.work(), plan=self.plan(), seeds=self.seeds())
 
     def to_toml(self) -> str:
@@ -279,8 +286,10 @@ def _merge(values: dict[str, Any], changes: Mapping[str, Any], where: str) -> No
             continue
         if not isinstance(change, Mapping):
             raise UsageError(f"{where}: {section} is a table of keys, got {change!r}.")
-        if section in OPEN and change.get("name", values[section]["name"]) != values[section]["name"]:
-            values[section] = {}  # another model's or algorithm's options do not carry over
+        if section in OPEN:
+            name = values[section]["name"] or USUAL_MODELS["image"]
+            if change.get("name", name) != name:
+                values[section] = {}  # another model's or algorithm's options do not carry over
         for key, value in change.items():
             if section == BY_ALGORITHM:
                 if key not in ALGORITHMS:

@@ -68,6 +68,8 @@ def test_given_classes_keep_their_order():
         ({"inputs": np.array([[1.0, np.nan], [0, 0]]), "labels": [0, 1]}, "NaN or infinity, first at example 0"),
         ({"inputs": np.ones((2, 2), np.uint8), "labels": [0, 1]}, "cannot tell what inputs"),
         ({"inputs": np.full((2, 2), -1), "labels": [0, 1]}, "tokens must be 0 or more"),
+        ({"inputs": np.full((2, 2), 2), "labels": [0, 1], "vocabulary": "ab"}, "names 2 tokens, .*int64 up to 2"),
+        ({"inputs": np.ones((2, 2)), "labels": [0, 1], "vocabulary": "ab"}, "names 2 tokens, .*float32 up to 1"),
         ({"inputs": np.ones((2, 2)), "labels": [0, 1], "domain": ["a"]}, "1 domain entries for 2"),
         ({"inputs": np.ones((2, 2)), "labels": [0, 1], "is_test": [True]}, "is_test has 1 entries"),
         ({"inputs": noise(2, 8, 8, 9), "labels": [0, 1]}, "no axis of 1 to 4 channels"),
