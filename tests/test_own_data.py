@@ -106,3 +106,20 @@ def test_tokens_without_a_vocabulary_are_refused(tmp_path: Path) -> None:
     config = Config.load(data={"source": str(tmp_path / "tokens.npz")})
     with pytest.raises(DataError, match=r"tokens without a vocabulary.*Add an array vocabulary"):
         config.run_settings(config.dataset())
+
+
+def test_without_a_partition_owners_are_the_clients_else_domains(tmp_path: Path) -> None:
+    domain = np.array(["north", "south"])[np.arange(40) // 30]
+    source = save(tmp_path / "mine.npz", domain=domain)
+    federation = Config.load(data={"source": source}).federation()
+    assert [(client.name, len(client.train) + len(client.test)) for client in federation] == [
+        ("north-0", 30),
+        ("south-0", 10),
+    ]
+    source = save(
+        tmp_path / "owned.npz", domain=domain, owner=np.array(["ann", "bob", "cy", "di"])[np.arange(40) // 10]
+    )
+    assert [client.name for client in Config.load(data={"source": source}).federation()] == ["ann", "bob", "cy", "di"]
+    assert "DomainImbalance(factor=5)" in Config.load(data={"source": "digits"}).federation().partition
+    with pytest.raises(DataError, match=r"would get 0 examples .*Lower the factor.*data\.partition=by-domain"):
+        Config.load(None, ["data.partition=domain-imbalance"], data={"source": source}).federation()

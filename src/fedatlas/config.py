@@ -138,7 +138,7 @@ class Config:
         dataset = self.dataset()
         federation = federate(
             dataset,
-            build_partition(data["partition"], dataset),
+            build_partition(data["partition"], dataset, own=not is_named(data["source"])),
             test=self._test(dataset),
             test_fraction=data["test_fraction"],
             held_out=data["held_out"],
@@ -249,13 +249,16 @@ def build_optimizer(name: str = "sgd", **options: Any) -> LocalOptimizer:
     return _checked(OPTIMIZERS[name], f"option of {name}", options)  # type: ignore[no-any-return]
 
 
-def build_partition(settings: Mapping[str, Any] | str | None, data: Dataset) -> Partition:
-    """Return a partition from a table with a name; without one, the plainest that fits the data."""
+def build_partition(settings: Mapping[str, Any] | str | None, data: Dataset, *, own: bool = False) -> Partition:
+    """Return a partition from a table with a name; without one, the plainest that fits the data.
+
+    ``own`` data come from a file or folder of the user's, of which nothing is known that would call for imbalance.
+    """
     if settings is None:
         if data.owner is not None:
             settings = {"name": "natural-id"}
         elif data.domain is not None:
-            settings = {"name": "domain-imbalance", "factor": 5}
+            settings = {"name": "by-domain"} if own else {"name": "domain-imbalance", "factor": 5}
         else:
             count = max(2, min(10, len(data) // 40))
             settings = {"name": "dirichlet", "num_clients": count, "alpha": 0.5, "min_samples": 4}

@@ -171,8 +171,10 @@ def _load_path(name: str | Path, table: Mapping[str, Any]) -> Dataset:
         return from_table(path, **table)
     if path.is_dir():
         return from_image_folder(path)
-    if isinstance(name, Path) or len(path.parts) > 1:
-        raise UsageError(f"{path}: is no folder and no npz, csv, tsv or jsonl file. Check the path.")
+    if path.exists():
+        raise UsageError(f"{name}: is no folder and no npz, csv, tsv or jsonl file. Check the path.")
+    if isinstance(name, Path) or path.suffix or "/" in name or os.sep in name:
+        raise UsageError(f"{name}: there is no such file or folder. Check the path.")
     raise unknown_name("data set", name, DATASETS)
 
 

@@ -250,9 +250,13 @@ def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Te
         if strange is not None:
             raise DataError(f"{name}: label {strange!r} is not among the classes {known}. Add it to classes=.")
         return torch.tensor([place[label] for label in texts], dtype=torch.int64), known
-    if values.dtype.kind not in "uib" and not (values.dtype.kind == "f" and bool((values == np.round(values)).all())):
+    if values.dtype.kind not in "uibf":
+        raise DataError(f"{name}: labels must be whole numbers or names, got {values.dtype}. Convert them.")
+    broken = np.flatnonzero(~(np.isfinite(values) & (values == np.round(values))))
+    if len(broken):
         raise DataError(
-            f"{name}: labels must be whole numbers or names, got {values.dtype}, e.g. {values[:1].tolist()}."
+            f"{name}: labels must be whole numbers or names, got {values[broken[0]]} at example {broken[0]}. "
+            "Correct it, or give the classes numbers from 0 on."
         )
     numbers = torch.from_numpy(values.astype(np.int64))
     count = int(numbers.max()) + 1 if len(numbers) else 0
