@@ -2,7 +2,7 @@
 
 seed = 0
 [data]       source, folder, domains (some of its own), partition (a table with a name), test, test_fraction, held_out,
-             folds, fold
+             folds, fold; of a table of texts text, client, label, domain (its columns), context, stride, fraction
 [model]      name and the model's own options
 [algorithm]  name and the recipe's own options
 [atlas]      file or make (a table: how to make it first), use (a list of sample, aggregate, train), client2vec's own
@@ -34,8 +34,9 @@ from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.dsa_ign import IndexSettings
 from fedatlas.client import LocalWork
 from fedatlas.config_types import ATLAS_OPTIONS, check_types
-from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, load_dataset
-from fedatlas.errors import UsageError, unknown_name
+from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, is_named, load_dataset
+from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.models.registry import USUAL_MODELS
 from fedatlas.optimizers import OPTIMIZERS, LocalOptimizer
 from fedatlas.plan import RunSettings, TrainingPlan
 from fedatlas.seeds import Seeds
@@ -48,13 +49,20 @@ DEFAULTS: dict[str, Any] = {
         "folder": None,
         "domains": None,
         "partition": None,
-        "test": "client",
+        "test": None,
         "test_fraction": 0.25,
         "held_out": 0,
         "folds": None,
         "fold": 0,
+        "text": None,
+        "client": None,
+        "label": None,
+        "domain": None,
+        "context": None,
+        "stride": None,
+        "fraction": None,
     },
-    "model": {"name": "cnn"},
+    "model": {"name": None},
     "algorithm": {"name": "fedavg"},
     "algorithms": {},
     "atlas": {"file": None, "make": None, "use": ["sample", "aggregate"]},
@@ -77,6 +85,8 @@ DEFAULTS: dict[str, Any] = {
     },
     "flower": {"clients": None, "minimum": 1, "deadline": 600, "wait": 600, "insecure": False, "adapt": {}},
 }
+TABLE = ("text", "client", "label", "domain", "context", "stride", "fraction")
+"""Keys of [data] that are for a table of texts; an empty name says that there is no such column."""
 OPEN = ("model", "algorithm", "optimizer")
 """Sections whose options belong to what they name, and are checked when it is built."""
 BY_ALGORITHM, ATLAS = "algorithms", "atlas"
@@ -119,7 +129,9 @@ class Config:
     def dataset(self) -> Dataset:
         """Return the data set that is named."""
         data = self.values["data"]
-        dataset = load_dataset(data["source"], data_folder=data["folder"], seed=self.seeds().partition)
+        given = {key: data[key] for key in TABLE if data[key] is not None}
+        table = {key: None if value == "" and key != "text" else value for key, value in given.items()}
+        dataset = load_dataset(data["source"], data_folder=data["folder"], seed=self.seeds().partition, table=table)
         return dataset if data["domains"] is None else dataset.of_domains(data["domains"])
 
     def federation(self) -> Federation:
@@ -128,8 +140,8 @@ class Config:
         dataset = self.dataset()
         federation = federate(
             dataset,
-            build_partition(data["partition"], dataset),
-            test=data["test"],
+            build_partition(data["partition"], dataset, own=not is_named(data["source"])),
+            test=self._test(dataset),
             test_fraction=data["test_fraction"],
             held_out=data["held_out"],
             seed=self.seeds().partition,
@@ -137,6 +149,15 @@ class Config:
         if data["folds"] is not None:
             federation = federation.fold(data["fold"], data["folds"], self.seeds().partition)
         return federation
+
+    def _test(self, dataset: Dataset) -> str:
+        """Return what clients are tested on; unless it is set, a test part in a file of one's own stays one."""
+        data = self.values["data"]
+        if data["test"] is not None:
+            return str(data["test"])
+        # Folds are cut from all that a client has, so they need its own examples and nobody else's.
+        kept = dataset.is_test is not None and bool(dataset.is_test.any()) and data["folds"] is None
+        return "all" if kept and not is_named(data["source"]) else "client"
 
     def algorithm(self, atlas: Atlas | None = None) -> Algorithm:
         """Return the algorithm over the optimizer that is named; ``atlas`` is the one that [atlas] says to make."""
@@ -201,14 +222,20 @@ class Config:
         apart = {key: value for key, value in self.values["seeds"].items() if value is not None}
         return dataclasses.replace(Seeds.of(self.values["seed"]), **apart)
 
-    def model(self) -> tuple[str, dict[str, Any]]:
-        """Return the model's name and options."""
+    def model(self, data: Dataset | None = None) -> tuple[str, dict[str, Any]]:
+        """Return the model's name and options; where none is named, the usual one for the data, or for images."""
         options = dict(self.values["model"])
-        return str(options.pop("name")), options
+        name = options.pop("name")
+        if data is not None and data.kind == "tokens" and not data.vocabulary:
+            raise DataError(
+                f"{data.name}: its inputs are tokens without a vocabulary, which a model needs to know how many there "
+                "are. Add an array vocabulary, one name for each token from 0 on; or give features as floats."
+            )
+        return str(name or USUAL_MODELS["image" if data is None else data.kind]), options
 
-    def run_settings(self) -> RunSettings:
-        """Return all of a run's settings, besides its data and its algorithm."""
-        model, options = self.model()
+    def run_settings(self, data: Dataset | None = None) -> RunSettings:
+        """Return all of a run's settings, besides its data and its algorithm; ``data`` is as for ``model``."""
+        model, options = self.model(data)
         return RunSettings(model=model, model_options=options, work=self.work(), plan=self.plan(), seeds=self.seeds())
 
     def to_toml(self) -> str:
@@ -230,13 +257,16 @@ def build_optimizer(name: str = "sgd", **options: Any) -> LocalOptimizer:
     return _checked(OPTIMIZERS[name], f"option of {name}", options)  # type: ignore[no-any-return]
 
 
-def build_partition(settings: Mapping[str, Any] | str | None, data: Dataset) -> Partition:
-    """Return a partition from a table with a name; without one, the plainest that fits the data."""
+def build_partition(settings: Mapping[str, Any] | str | None, data: Dataset, *, own: bool = False) -> Partition:
+    """Return a partition from a table with a name; without one, the plainest that fits the data.
+
+    ``own`` data come from a file or folder of the user's, of which nothing is known that would call for imbalance.
+    """
     if settings is None:
         if data.owner is not None:
             settings = {"name": "natural-id"}
         elif data.domain is not None:
-            settings = {"name": "domain-imbalance", "factor": 5}
+            settings = {"name": "by-domain"} if own else {"name": "domain-imbalance", "factor": 5}
         else:
             count = max(2, min(10, len(data) // 40))
             settings = {"name": "dirichlet", "num_clients": count, "alpha": 0.5, "min_samples": 4}
@@ -267,8 +297,10 @@ def _merge(values: dict[str, Any], changes: Mapping[str, Any], where: str) -> No
             continue
         if not isinstance(change, Mapping):
             raise UsageError(f"{where}: {section} is a table of keys, got {change!r}.")
-        if section in OPEN and change.get("name", values[section]["name"]) != values[section]["name"]:
-            values[section] = {}  # another model's or algorithm's options do not carry over
+        if section in OPEN:
+            name = values[section]["name"] or USUAL_MODELS["image"]
+            if change.get("name", name) != name:
+                values[section] = {}  # another model's or algorithm's options do not carry over
         for key, value in change.items():
             if section == BY_ALGORITHM:
                 if key not in ALGORITHMS:

@@ -49,7 +49,7 @@ def run_config(
         return train_run(
             federation,
             algorithm,
-            config.run_settings(),
+            config.run_settings(federation.data),
             device=device,
             workers=workers,
             engine=engine,
@@ -101,9 +101,10 @@ def unfit_algorithms(settings: Iterable[Config]) -> dict[str, UsageError]:
         if name in seen or config.atlas_settings() is not None:
             continue
         seen.add(name)
-        algorithm, run = config.algorithm(), config.run_settings()
+        federation = _federation(config)
+        algorithm, run = config.algorithm(), config.run_settings(federation.data)
         try:
-            network = make_model(run.model, run.model_options, _federation(config), algorithm, run.seeds.model)
+            network = make_model(run.model, run.model_options, federation, algorithm, run.seeds.model)
             Workbench(network, algorithm)
         except UsageError as error:
             found[name] = error

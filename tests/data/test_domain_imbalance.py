@@ -103,7 +103,7 @@ def test_one_domain_is_one_client():
 
 
 def test_a_client_with_next_to_nothing_is_refused():
-    with pytest.raises(DataError, match=r"client a-0 would get 0 examples .* Use a smaller factor"):
+    with pytest.raises(DataError, match=r"client a-0 would get 0 examples .* Lower the factor.*by-domain"):
         assign(DomainImbalance(factor=10), domains_of({"a": 50, "b": 50, "c": 50, "d": 50, "e": 50}))
 
 

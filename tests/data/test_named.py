@@ -1,6 +1,7 @@
 import gzip
 import io
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -205,8 +206,16 @@ def test_paths_are_read_by_their_ending(tmp_path):
     (tmp_path / "pictures" / "cat").mkdir(parents=True)
     Image.fromarray(noise(8, 8, 3)).save(tmp_path / "pictures" / "cat" / "1.png")
     assert load_dataset(str(tmp_path / "pictures")).kind == "image"
-    with pytest.raises(UsageError, match="is no folder and no npz"):
-        load_dataset(tmp_path / "none")
+    (tmp_path / "notes.txt").write_text("none")
+    with pytest.raises(UsageError, match=r"notes\.txt: is no folder and no npz"):
+        load_dataset(tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize("name", ["photos/", "photos/cats", "photos.zip", Path("photos"), "~/photos"])
+def test_a_path_to_nothing_is_not_taken_for_a_name(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"{name}: there is no such file or folder"):
+        load_dataset(name)
 
 
 def hub_with(monkeypatch, answer):

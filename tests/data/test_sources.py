@@ -64,10 +64,14 @@ def test_given_classes_keep_their_order():
         ({"inputs": np.ones((2, 2)), "labels": [0, -1]}, "got -1 at example 1"),
         ({"inputs": np.ones((2, 2)), "labels": [0, 5], "classes": ["a", "b"]}, "got 5 at example 1"),
         ({"inputs": np.ones((2, 2)), "labels": ["a", "x"], "classes": ["a", "b"]}, "'x' is not among the classes"),
-        ({"inputs": np.ones((2, 2)), "labels": [0.5, 1]}, "whole numbers or names"),
+        ({"inputs": np.ones((2, 2)), "labels": [1, 0.5]}, r"whole numbers or names, got 0\.5 at example 1"),
+        ({"inputs": np.ones((2, 2)), "labels": [1, np.nan]}, "got nan at example 1"),
+        ({"inputs": np.ones((2, 2)), "labels": [1j, 0]}, "whole numbers or names, got complex128"),
         ({"inputs": np.array([[1.0, np.nan], [0, 0]]), "labels": [0, 1]}, "NaN or infinity, first at example 0"),
         ({"inputs": np.ones((2, 2), np.uint8), "labels": [0, 1]}, "cannot tell what inputs"),
         ({"inputs": np.full((2, 2), -1), "labels": [0, 1]}, "tokens must be 0 or more"),
+        ({"inputs": np.full((2, 2), 2), "labels": [0, 1], "vocabulary": "ab"}, "names 2 tokens, .*int64 up to 2"),
+        ({"inputs": np.ones((2, 2)), "labels": [0, 1], "vocabulary": "ab"}, "names 2 tokens, .*float32 up to 1"),
         ({"inputs": np.ones((2, 2)), "labels": [0, 1], "domain": ["a"]}, "1 domain entries for 2"),
         ({"inputs": np.ones((2, 2)), "labels": [0, 1], "is_test": [True]}, "is_test has 1 entries"),
         ({"inputs": noise(2, 8, 8, 9), "labels": [0, 1]}, "no axis of 1 to 4 channels"),
@@ -242,9 +246,7 @@ def test_of_sixteen_bits_the_upper_eight_are_kept(tmp_path):
     assert torch.equal(found[0, 0], found[0, 2])
     for values, said in ((np.full((2, 3), 0.5, np.float32), "fractions"), (np.full((2, 3), 70_000, np.int32), "70000")):
         Image.fromarray(values).save(tmp_path / "scan" / "odd.tif")
-        with pytest.raises(
-            DataError, match=rf"odd\.tif: .* \(it holds .*{said}.* 8 or 16 bits"
-        ):
+        with pytest.raises(DataError, match=rf"odd\.tif: .* \(it holds .*{said}.* 8 or 16 bits"):
             from_image_folder(tmp_path)
 
 

@@ -12,7 +12,8 @@ def spell(data, row: int) -> str:
 
 def test_without_labels_the_next_character_is_predicted():
     """'abcab' has the windows abc -> a and bca -> b; 'bb' and 'ba' join to 'bb ba': bb_ -> b, b_b -> a."""
-    data = from_texts(["abcab", "bb", "ba", "x"], clients=["ann", "bob", "bob", "cy"], context=3)
+    with pytest.warns(UserWarning, match=r"texts: 1 of 3 clients have no more than 3 .* left out: cy \(1\)\. Give"):
+        data = from_texts(["abcab", "bb", "ba", "x"], clients=["ann", "bob", "bob", "cy"], context=3)
     assert data.vocabulary == data.classes == (" ", "a", "b", "c")
     windows = [(spell(data, i), data.classes[data.labels[i]], data.owners[data.owner[i]]) for i in range(len(data))]
     assert windows == [("abc", "a", "ann"), ("bca", "b", "ann"), ("bb ", "b", "bob"), ("b b", "a", "bob")]
@@ -24,6 +25,13 @@ def test_a_stride_thins_the_windows_and_keeps_their_labels():
     thinned = from_texts(["abcdefghij"], clients=["ann"], context=3, stride=2)
     assert thinned.inputs.tolist() == whole.inputs[::2].tolist()
     assert thinned.labels.tolist() == whole.labels[::2].tolist()
+
+
+def test_at_a_stride_of_context_plus_one_windows_share_no_character():
+    text = "".join(chr(ord("a") + i) for i in range(26))
+    data = from_texts([text], clients=["ann"], context=4, stride=5)
+    parts = [spell(data, i) + data.classes[data.labels[i]] for i in range(len(data))]
+    assert "".join(parts) == text[:25]
 
 
 def test_with_labels_texts_are_cut_and_padded():
@@ -60,7 +68,9 @@ def test_tables_of_all_three_forms_are_read(tmp_path, ending):
     assert data.name == "lines"
     assert [spell(data, i) for i in range(2)] == [rows[0][0], rows[1][0]]
     assert (data.owners, data.classes, data.domains) == (("ann", "bob"), ("x", "y"), ("old", "new"))
-    windows = from_table(file, text="words", client="who", context=5)
+    file.write_text(file.read_text(encoding="utf-8").replace("mood", "label"), encoding="utf-8")
+    assert from_table(file, text="words", client="who", context=20).classes == data.classes
+    windows = from_table(file, text="words", client="who", label=None, context=5)
     assert windows.kind == "tokens"
     assert len(windows) == len(rows[0][0]) - 5 + len(rows[1][0]) - 5
 
@@ -73,7 +83,7 @@ def test_a_table_without_clients_has_no_owners(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("t.csv", "text,who\nhello,ann\n", "row 1 has no 'client'; its columns are 'text', 'who'"),
+        ("t.csv", "text,who\nhello,ann\n", "row 1 has no 'client'; its columns are 'text', 'who'.*data.text"),
         ("t.csv", "text,client\n", "the table has no rows"),
         ("t.jsonl", '{"text": "a", "client": "b"}\n[1]\n', "row 2 has no 'text'"),
         ("t.jsonl", "{nonsense\n", "cannot be read as a table"),
@@ -94,6 +104,8 @@ def test_wrong_settings_are_refused(tmp_path):
         from_table(tmp_path / "t.txt")
     with pytest.raises(UsageError, match="got context=0"):
         from_texts(["abc"], context=0)
+    with pytest.raises(UsageError, match="got context='ten'"):
+        from_texts(["abc"], context="ten")
     with pytest.raises(DataError, match="2 clients for 1 texts"):
         from_texts(["abc"], clients=["a", "b"])
     with pytest.raises(DataError, match="text 2 is empty"):

@@ -103,13 +103,13 @@ def test_an_unknown_option_lists_the_model_s_options() -> None:
 
 @pytest.mark.parametrize("name", ["cnn", "resnet18", "mobilenet_v2", "cct_7_3x1", "mlp"])
 def test_an_image_model_refuses_tokens(name: str) -> None:
-    with pytest.raises(UsageError, match=rf"model '{name}' reads images.*got tokens of shape \(6,\)"):
+    with pytest.raises(UsageError, match=rf"model '{name}' reads images.*got tokens of shape \(6,\).*\(char_lstm\)"):
         build_model(name, num_classes=2, input_shape=(6,), vocabulary_size=7)
 
 
 def test_the_lstm_refuses_images_and_features() -> None:
-    for shape in ((3, 8, 8), (6,)):
-        with pytest.raises(UsageError, match="'char_lstm' reads tokens"):
+    for shape, fitting in (((3, 8, 8), "mlp, cnn, resnet18, .*"), ((6,), "mlp")):
+        with pytest.raises(UsageError, match=rf"'char_lstm' reads tokens.*Choose another model \({fitting}\)"):
             build_model("char_lstm", num_classes=2, input_shape=shape)
 
 

@@ -6,7 +6,7 @@ from fedatlas.data.digits import load_digits_domains
 from fedatlas.data.domain_imbalance import DomainImbalance
 from fedatlas.data.federating import PARTITIONS, federate
 from fedatlas.data.federation import Client, Federation, Transform
-from fedatlas.data.named import DATASETS, load_dataset
+from fedatlas.data.named import DATASETS, is_named, load_dataset
 from fedatlas.data.partitions import (
     ByDomain,
     Dirichlet,
@@ -57,6 +57,7 @@ __all__ = [
     "from_npz",
     "from_table",
     "from_texts",
+    "is_named",
     "load_dataset",
     "load_digits_domains",
 ]

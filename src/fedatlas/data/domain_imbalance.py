@@ -156,7 +156,8 @@ class DomainImbalance:
             if min(wanted) < 2:
                 raise DataError(
                     f"domain-imbalance: client {names[wanted.index(min(wanted))]} would get {min(wanted)} examples "
-                    f"(sizes {wanted}). Use a smaller factor, a larger quota= or more data."
+                    f"(sizes {wanted}). Lower the factor, give a larger quota= or more data, or use the partition "
+                    "by-domain (in a config, data.partition=by-domain)."
                 )
             if sum(wanted) > len(members[domain]):
                 raise DataError(

@@ -59,10 +59,11 @@ def federate(
 ) -> Federation:
     """Return the federation that a partition makes of a data set.
 
-    ``test`` says what a client is tested on. ``"client"``: its own examples; the official split is ignored, training
-    and test examples are partitioned together, and ``test_fraction`` of each client's are set apart. ``"domain"``: the
-    test split of its domain; only the training split is partitioned. ``"all"``: the whole test split. A data set
-    without an official split is split here, ``test_fraction`` of each class of each domain.
+    ``test`` says what a client is tested on. ``"client"``: its own examples; a given test part (``is_test``) is mixed
+    in, so clients train on most of it: all examples are partitioned together, and ``test_fraction`` of each client's
+    are set apart. ``"domain"``: the given test part of its domain; only the training part is partitioned. ``"all"``:
+    the whole given test part, and none of it is trained on. Data without a test part are split here for these two,
+    ``test_fraction`` of each class of each domain.
 
     ``held_out`` clients, a number or a fraction, never train. They are drawn as evenly over the domains as can be, and
     every domain keeps one that trains.
@@ -148,7 +149,10 @@ def _test_split(data: Dataset, test_fraction: float, seed: int) -> np.ndarray[An
     if data.is_test is not None:
         official: np.ndarray[Any, np.dtype[np.bool_]] = data.is_test.cpu().numpy().astype(bool)
         if official.all() or not official.any():
-            raise DataError(f"{data.name}: the official split has no {'training' if official.all() else 'test'} part.")
+            raise DataError(
+                f"{data.name}: the official split has no {'training' if official.all() else 'test'} part. "
+                'Add one, or use test="client", which mixes and splits each client\'s examples.'
+            )
         return official
     group = data.labels.cpu().numpy()
     if data.domain is not None:

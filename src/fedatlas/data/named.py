@@ -4,9 +4,10 @@ The folder is ``data_folder=`` or the environment variable ``FEDATLAS_DATA``. ``
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -116,17 +117,42 @@ DIGIT_FIVE_DOMAINS = ("mnist", "usps", "generated", "mnistm", "svhn")
 GENERATED_TRAIN, GENERATED_TEST = 10_000, 2_000
 
 
-def load_dataset(name: str | Path, *, data_folder: str | Path | None = None, seed: int = 0) -> Dataset:
+def is_named(source: str | Path) -> bool:
+    """Tell whether ``load_dataset`` takes this for one of the known names, and not for a path.
+
+    >>> is_named("digits"), is_named("mine.npz")
+    (True, False)
+    """
+    return _known(source) in DATASETS
+
+
+def _known(source: str | Path) -> str:
+    return str(source).lower().replace("-", "_")
+
+
+def load_dataset(
+    name: str | Path,
+    *,
+    data_folder: str | Path | None = None,
+    seed: int = 0,
+    table: Mapping[str, Any] | None = None,
+) -> Dataset:
     """Return a data set by name, or from a path: an npz file, a table of texts (csv, tsv, jsonl), a picture folder.
 
     A name is looked up in ``data_folder`` (else ``FEDATLAS_DATA``): ``<name>.npz`` as ``from_npz`` reads it, the
     authors' own files for MNIST and CIFAR, ``<name>/`` as a picture folder; then on the Hugging Face hub. ``seed``
-    matters where something is drawn: ``digits``, ``digit_five``, ``shakespeare``.
+    matters where something is drawn: ``digits``, ``digit_five``, ``shakespeare``. ``table`` are options of
+    ``from_table`` for a table of texts, such as its columns.
 
         >>> load_dataset("digits").domains
         ('handwritten', 'printed', 'thin', 'photo', 'scene')
     """
-    known = str(name).lower().replace("-", "_")
+    known = _known(name)
+    if table and (known in DATASETS or Path(name).suffix not in TABLE_ENDINGS):
+        raise UsageError(
+            f"{', '.join(table)}: only a table of texts ({', '.join(TABLE_ENDINGS)}) has such settings, and the data "
+            f"set is {str(name)!r}. Drop them, or name a table."
+        )
     if known == "digits":
         return load_digits_domains(seed)
     if known == "digit_five":
@@ -134,19 +160,21 @@ def load_dataset(name: str | Path, *, data_folder: str | Path | None = None, see
     entry = DATASETS.get(known)
     if entry is not None and entry.hub is not None:
         return _load_named(known, entry, entry.hub, data_folder, seed)
-    return _load_path(name)
+    return _load_path(name, {"seed": seed, **(table or {})})
 
 
-def _load_path(name: str | Path) -> Dataset:
-    path = Path(name)
+def _load_path(name: str | Path, table: Mapping[str, Any]) -> Dataset:
+    path = Path(name).expanduser()
     if path.suffix == ".npz":
         return from_npz(path)
     if path.suffix in TABLE_ENDINGS:
-        return from_table(path)
+        return from_table(path, **table)
     if path.is_dir():
         return from_image_folder(path)
-    if isinstance(name, Path) or len(path.parts) > 1:
-        raise UsageError(f"{path}: is no folder and no npz, csv, tsv or jsonl file. Check the path.")
+    if path.exists():
+        raise UsageError(f"{name}: is no folder and no npz, csv, tsv or jsonl file. Check the path.")
+    if isinstance(name, Path) or path.suffix or "/" in name or os.sep in name:
+        raise UsageError(f"{name}: there is no such file or folder. Check the path.")
     raise unknown_name("data set", name, DATASETS)
 
 
@@ -225,7 +253,7 @@ def _cifar10_shards(folder: Path) -> Dataset:
 def _shakespeare(file: Path, seed: int) -> Dataset:
     if {"character_id", "x", "y"} <= set(table_columns(file)):
         return from_table(file, text="x", client="character_id", label="y", fraction=_SHAKESPEARE_FRACTION, seed=seed)
-    return from_table(file, fraction=_SHAKESPEARE_FRACTION, seed=seed)
+    return from_table(file, label=None, fraction=_SHAKESPEARE_FRACTION, seed=seed)
 
 
 def _digit_five(data_folder: str | Path | None, seed: int) -> Dataset:

@@ -29,12 +29,13 @@ def from_arrays(
     is_test: ArrayLike | Tensor | None = None,
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
+    vocabulary: Sequence[str] = (),
 ) -> Dataset:
     """Return a Dataset from numpy arrays, tensors or lists.
 
     ``inputs`` are images (uint8, or floats in [0, 1]; N x height x width, channels first or last), features (floats,
     N x width) or tokens (integers, N x length). ``labels``, ``domain`` and ``owner`` are integers or names, one for
-    each example. ``owner`` is the natural client of an example.
+    each example. ``owner`` is the natural client of an example, ``vocabulary`` what each token stands for.
 
         >>> data = from_arrays([[0.1, 0.2], [0.3, 0.4]], ["cat", "dog"])
         >>> data.kind, data.classes
@@ -48,6 +49,11 @@ def from_arrays(
     if test is not None and test.shape != targets.shape:
         raise DataError(f"{name}: is_test has {len(test)} entries for {len(targets)} labels; give one each.")
     _check_scaling(name, examples, mean, std)
+    if vocabulary and len(examples) and (examples.dtype != torch.int64 or int(examples.max()) >= len(vocabulary)):
+        raise DataError(
+            f"{name}: the vocabulary names {len(vocabulary)} tokens, and the inputs are {examples.dtype} up to "
+            f"{examples.max().item()}. Name every token from 0 on; other inputs have no vocabulary."
+        )
     return Dataset(
         name=name,
         inputs=examples,
@@ -60,6 +66,7 @@ def from_arrays(
         is_test=test,
         mean=tuple(mean),
         std=tuple(std),
+        vocabulary=tuple(vocabulary),
     )
 
 
@@ -67,9 +74,10 @@ def from_npz(path: str | Path, *, name: str | None = None) -> Dataset:
     """Return a Dataset from an npz file.
 
     The arrays are named ``x``, ``y``; or ``x_train``, ``y_train``, ``x_test``, ``y_test``; or ``<domain>_x``,
-    ``<domain>_y`` for each domain. ``classes`` names the classes, ``mean`` and ``std`` scale the images; ``domain``,
-    ``owner`` and ``is_test`` may stand beside (with a test part: training first, then test). In place of pixels there
-    may be packed WebP pictures: ``webp`` and ``offset`` for ``x``, ``<part>_webp`` and ``<part>_offset`` for a part.
+    ``<domain>_y`` for each domain. ``classes`` names the classes, ``vocabulary`` the tokens, ``mean`` and ``std`` scale
+    the images; ``domain``, ``owner`` and ``is_test`` may stand beside (with a test part: training first, then test).
+    In place of pixels there may be packed WebP pictures: ``webp`` and ``offset`` for ``x``, ``<part>_webp`` and
+    ``<part>_offset`` for a part.
     """
     file = Path(path)
     arrays = read_npz(file)
@@ -89,6 +97,7 @@ def from_npz(path: str | Path, *, name: str | None = None) -> Dataset:
         np.concatenate([y for _, y in parts.values()]),
         name=name or file.stem,
         classes=[str(c) for c in arrays["classes"]] if "classes" in arrays else None,
+        vocabulary=[str(token) for token in arrays.get("vocabulary", ())],
         **{key: arrays[key].astype(float).tolist() for key in ("mean", "std") if key in arrays},
         **extra,
     )
@@ -241,9 +250,13 @@ def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Te
         if strange is not None:
             raise DataError(f"{name}: label {strange!r} is not among the classes {known}. Add it to classes=.")
         return torch.tensor([place[label] for label in texts], dtype=torch.int64), known
-    if values.dtype.kind not in "uib" and not (values.dtype.kind == "f" and bool((values == np.round(values)).all())):
+    if values.dtype.kind not in "uibf":
+        raise DataError(f"{name}: labels must be whole numbers or names, got {values.dtype}. Convert them.")
+    broken = np.flatnonzero(~(np.isfinite(values) & (values == np.round(values))))
+    if len(broken):
         raise DataError(
-            f"{name}: labels must be whole numbers or names, got {values.dtype}, e.g. {values[:1].tolist()}."
+            f"{name}: labels must be whole numbers or names, got {values[broken[0]]} at example {broken[0]}. "
+            "Correct it, or give the classes numbers from 0 on."
         )
     numbers = torch.from_numpy(values.astype(np.int64))
     count = int(numbers.max()) + 1 if len(numbers) else 0

@@ -5,7 +5,9 @@ With a label column a text is classified; without one the next character is pred
 
 import csv
 import json
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -18,6 +20,7 @@ from fedatlas.errors import DataError, UsageError
 from fedatlas.seeds import numpy_generator
 
 TABLE_ENDINGS = (".csv", ".tsv", ".jsonl")
+LABEL = "label"
 
 
 def from_table(
@@ -25,7 +28,7 @@ def from_table(
     *,
     text: str = "text",
     client: str | None = "client",
-    label: str | None = None,
+    label: str | None = "auto",
     domain: str | None = None,
     context: int = 80,
     stride: int = 1,
@@ -35,14 +38,17 @@ def from_table(
 ) -> Dataset:
     """Return a Dataset from a table (csv, tsv or jsonl) with a text and, usually, a client in each row.
 
-    With ``label`` the first ``context`` characters of a text are classified, shorter texts are padded with token 0.
-    Without it a client's texts are joined by blanks and cut into windows of ``context`` characters, one every
-    ``stride`` characters, each with the next character as label; a client with too little text for one is left out,
-    and a client's domain is that of its first row.
+    ``text``, ``client``, ``label`` and ``domain`` name columns; ``label="auto"`` takes one called ``label`` if there is
+    one. With labels the first ``context`` characters of a text are classified, shorter texts are padded with token 0.
+    Without labels, or with ``label=None``, a client's texts are joined by blanks and cut into windows of ``context``
+    characters, one every ``stride`` characters, each with the next character as label; a client with too little text
+    for one is left out with a warning, and a client's domain is that of its first row.
     ``fraction`` below 1 draws clients until they hold that share of the text (LEAF's ``--sf``). A window takes
     8 bytes a character, so a megabyte of text at stride 1 takes 640 megabytes.
     """
     file = Path(path)
+    if label == "auto":
+        label = LABEL if LABEL in table_columns(file) else None
     columns = _read_table(file, [column for column in (text, client, label, domain) if column is not None])
     return from_texts(
         columns[text],
@@ -70,10 +76,11 @@ def from_texts(
     name: str = "texts",
 ) -> Dataset:
     """Return a Dataset from texts, one client, label and domain for each; see ``from_table``."""
-    if context < 1 or stride < 1 or not 0 < fraction <= 1:
+    whole = isinstance(context, int) and isinstance(stride, int) and isinstance(fraction, int | float)
+    if not whole or context < 1 or stride < 1 or not 0 < fraction <= 1:
         raise UsageError(
-            f"{name}: context and stride must be at least 1 and fraction in (0, 1]; "
-            f"got context={context}, stride={stride}, fraction={fraction}."
+            f"{name}: context and stride must be whole numbers of at least 1 and fraction in (0, 1]; "
+            f"got context={context!r}, stride={stride!r}, fraction={fraction!r}."
         )
     for title, values in (("clients", clients), ("labels", labels), ("domains", domains)):
         if values is not None and len(values) != len(texts):
@@ -91,7 +98,7 @@ def from_texts(
         row = np.arange(len(lines))
         vocabulary: tuple[str, ...] = ("", *characters)
     else:
-        vocabulary, tokens, targets, row = _windows(name, lines, owner, context, stride)
+        vocabulary, tokens, targets, row = _windows(name, lines, owner, owners, context, stride)
         classes = vocabulary
     present, owner_of_row = np.unique(owner[row], return_inverse=True)
     return Dataset(
@@ -108,10 +115,11 @@ def from_texts(
 
 
 def table_columns(path: str | Path) -> list[str]:
-    """Return the names of a table's columns, from its first line."""
-    with Path(path).open(encoding="utf-8-sig", newline="") as lines:
-        first = next(_rows(Path(path), lines), {})
-    return [str(column) for column in first]
+    """Return the names of a table's columns, from its first row."""
+    file = Path(path)
+    with _opened(file) as lines:
+        first = next(_rows(file, lines), {})
+    return [str(column) for column in first] if isinstance(first, dict) else []
 
 
 def _rows(file: Path, lines: TextIO) -> Iterator[dict[str, object]]:
@@ -120,26 +128,33 @@ def _rows(file: Path, lines: TextIO) -> Iterator[dict[str, object]]:
     return csv.DictReader(lines, delimiter="\t" if file.suffix == ".tsv" else ",")
 
 
-def _read_table(file: Path, wanted: list[str]) -> dict[str, list[str]]:
+@contextmanager
+def _opened(file: Path) -> Iterator[TextIO]:
+    """Open a table, and say what is wrong where it cannot be read."""
     if not file.is_file():
         raise UsageError(f"{file}: there is no such file.")
     if file.suffix not in TABLE_ENDINGS:
         raise UsageError(f"{file}: a table must end in {', '.join(TABLE_ENDINGS)}.")
-    columns: dict[str, list[str]] = {column: [] for column in wanted}
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
-            for number, row in enumerate(_rows(file, lines), start=1):
-                for column, values in columns.items():
-                    value = row.get(column) if isinstance(row, dict) else None
-                    if value is None:
-                        present = ", ".join(map(repr, row)) if isinstance(row, dict) else f"missing: {row!r}"
-                        raise DataError(
-                            f"{file}: row {number} has no {column!r}; its columns are {present}. "
-                            "Name the columns with text=, client=, label= and domain=."
-                        )
-                    values.append(str(value))
-    except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as reason:
+            yield lines
+    except (OSError, UnicodeDecodeError, csv.Error, json.JSONDecodeError) as reason:
         raise DataError(f"{file}: cannot be read as a table ({reason}). Write UTF-8 csv, tsv or jsonl.") from reason
+
+
+def _read_table(file: Path, wanted: list[str]) -> dict[str, list[str]]:
+    columns: dict[str, list[str]] = {column: [] for column in wanted}
+    with _opened(file) as lines:
+        for number, row in enumerate(_rows(file, lines), start=1):
+            for column, values in columns.items():
+                value = row.get(column) if isinstance(row, dict) else None
+                if value is None:
+                    present = ", ".join(map(repr, row)) if isinstance(row, dict) else f"missing: {row!r}"
+                    raise DataError(
+                        f"{file}: row {number} has no {column!r}; its columns are {present}. Name the columns with "
+                        "text=, client=, label= and domain=; in a config, data.text and so on."
+                    )
+                values.append(str(value))
     if not columns[wanted[0]]:
         raise DataError(f"{file}: the table has no rows.")
     return columns
@@ -182,7 +197,7 @@ def _padded(name: str, lines: list[str], context: int) -> tuple[tuple[str, ...],
 
 
 def _windows(
-    name: str, lines: list[str], owner: NDArray[np.int64], context: int, stride: int
+    name: str, lines: list[str], owner: NDArray[np.int64], owners: Sequence[str], context: int, stride: int
 ) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the characters, the windows, the character after each, and the first row each window's client has."""
     joined: dict[int, list[str]] = {}
@@ -191,9 +206,21 @@ def _windows(
         joined.setdefault(who, []).append(line)
         first.setdefault(who, i)
     points = {who: _code_points(" ".join(parts)) for who, parts in joined.items()}
-    points = {who: text for who, text in points.items() if len(text) > context}
-    if not points:
-        raise DataError(f"{name}: no client has more than {context} characters. Give a smaller context=.")
+    short = [who for who, text in points.items() if len(text) <= context]
+    if len(short) == len(points):
+        longest = max(len(text) for text in points.values())
+        raise DataError(
+            f"{name}: no client has more than {context} characters, the longest text has {longest}. "
+            "Give a smaller context=."
+        )
+    if short:
+        few = ", ".join(f"{owners[who]} ({len(points[who])})" for who in short[:3]) + ", ..." * (len(short) > 3)
+        warnings.warn(
+            f"{name}: {len(short)} of {len(points)} clients have no more than {context} characters and are left out: "
+            f"{few}. Give a smaller context= to keep them.",
+            stacklevel=3,
+        )
+        points = {who: text for who, text in points.items() if len(text) > context}
     used = np.unique(np.concatenate(list(points.values())))
     tokens, targets, rows = [], [], []
     for who, text in points.items():

@@ -85,9 +85,9 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
         maker = NetworkAtlas(conversation, members, form, make, {"run": identity})
         with repeatable(torch.device("cpu")):
             atlas = kept_atlas(folder / ATLAS, maker.make, resume=before is not None)
-    algorithm, choices = config.algorithm(atlas), config.run_settings()
-    plan, seeds = choices.plan, choices.seeds
     federation = form.stand_in(members)
+    algorithm, choices = config.algorithm(atlas), config.run_settings(federation.data)
+    plan, seeds = choices.plan, choices.seeds
     network = make_model(choices.model, choices.model_options, federation, algorithm, seeds.model)
     with repeatable(torch.device("cpu")):
         expected = expect(algorithm, network, form, members)

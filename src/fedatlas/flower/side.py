@@ -46,7 +46,7 @@ class ClientSide:
     def runner(self) -> ClientRunner:
         """Return the functions that train and test the client."""
         algorithm, seeds = self.algorithm(), self.config.seeds()
-        name, options = self.config.model()
+        name, options = self.config.model(self.federation.data)
         federation = self.federation.to(self.device)
         network = make_model(name, options, federation, algorithm, seeds.model).to(self.device)
         runner = ClientRunner(algorithm, network, federation, self.config.work(), seeds.batches)

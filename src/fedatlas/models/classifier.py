@@ -69,10 +69,13 @@ class InputForm:
         return channels, height, width
 
     def mismatch(self, model: str, wanted: str) -> UsageError:
-        """Return the error for a model that cannot read this form."""
+        """Return the error for a model that cannot read this form, with those that can."""
+        from fedatlas.models.registry import MODELS  # the registry imports the models, and they this
+
+        fitting = ", ".join(name for name, entry in MODELS.items() if self.kind in entry.reads)
         return UsageError(
             f"model {model!r} reads {wanted}; got {self.kind} of shape {self.shape} with "
-            f"vocabulary_size {self.vocabulary_size}. Choose another model or another data set."
+            f"vocabulary_size {self.vocabulary_size}. Choose another model ({fitting}) or another data set."
         )
 
 

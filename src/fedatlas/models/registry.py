@@ -27,10 +27,12 @@ class ModelEntry(NamedTuple):
 
     builder: Builder
     description: str
+    reads: tuple[str, ...] = ("image",)
+    """The kinds of data that it can read."""
 
 
 MODELS: dict[str, ModelEntry] = {
-    "mlp": ModelEntry(mlp, "linear layers with ReLU between, on images or features"),
+    "mlp": ModelEntry(mlp, "linear layers with ReLU between, on images or features", ("features", "image")),
     "cnn": ModelEntry(cnn, "two 3x3 convolutions, a max-pool and a hidden layer: small and fast, on images"),
     "resnet18": ModelEntry(resnet18, "ResNet-18 with a choice of stem, norm and width, on images"),
     "mobilenet_v2": ModelEntry(mobilenet_v2, "MobileNetV2, on images of 64 pixels or, with stem_stride=1, of 32"),
@@ -39,8 +41,11 @@ MODELS: dict[str, ModelEntry] = {
     "prompted_vit": ModelEntry(
         prompted_vit, "frozen vision transformer with learnable prompts and head, on images; pretrained weights ship"
     ),
-    "char_lstm": ModelEntry(char_lstm, "LEAF's next-character LSTM, two layers of 256, on tokens"),
+    "char_lstm": ModelEntry(char_lstm, "LEAF's next-character LSTM, two layers of 256, on tokens", ("tokens",)),
 }
+
+USUAL_MODELS = {"features": "mlp", "image": "cnn", "tokens": "char_lstm"}
+"""The model for each kind of data where a config names none."""
 
 HUB_PREFIX = "hf:"
 """``hf:NAME_OR_FOLDER`` is any Hugging Face image backbone; needs the extra ``hub``."""
