@@ -115,7 +115,7 @@ def test_a_wrong_setting_is_named_with_the_nearest_known(setting: str, message: 
         ("data.partition={name = ['iid']}", "data.partition.name must be a text or nothing, got ['iid']"),
         ("optimizer.lr=fast", "optimizer.lr must be a number, got 'fast'"),
         ("optimizer.schedule=cosin", "optimizer.schedule must be 'constant' or 'cosine', got 'cosin'"),
-        ("model.width=wide", "model.width must be a whole number, got 'wide'"),
+        ("model={name = 'cnn', width = 'wide'}", "model.width must be a whole number, got 'wide'"),
         ("algorithms.fedprox.mu=abc", "algorithms.fedprox.mu must be a number, got 'abc'"),
         ("algorithms.fedprox=3", "algorithms.fedprox must be a table, got 3"),
         ("algorithm={name = 'feddisco', base = 3}", "algorithm.base must be a name, a table or nothing, got 3"),
@@ -132,6 +132,11 @@ def test_a_wrong_setting_is_named_with_the_nearest_known(setting: str, message: 
 def test_a_value_of_the_wrong_type_is_refused_by_key(setting: str, message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         Config.load(None, [setting])
+
+
+def test_options_of_a_model_that_is_not_named_are_checked_when_it_is_chosen() -> None:
+    with pytest.raises(UsageError, match=r"model\.width must be a whole number, got 'wide'"):
+        Config.load(None, ["model.width=wide"]).model()
 
 
 def test_a_whole_number_is_a_number() -> None:

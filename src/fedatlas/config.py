@@ -33,7 +33,7 @@ from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.dsa_ign import IndexSettings
 from fedatlas.client import LocalWork
-from fedatlas.config_types import ATLAS_OPTIONS, check_types
+from fedatlas.config_types import ATLAS_OPTIONS, check_model, check_types
 from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, is_named, load_dataset
 from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.models.registry import USUAL_MODELS
@@ -231,7 +231,9 @@ class Config:
                 f"{data.name}: its inputs are tokens without a vocabulary, which a model needs to know how many there "
                 "are. Add an array vocabulary, one name for each token from 0 on; or give features as floats."
             )
-        return str(name or USUAL_MODELS["image" if data is None else data.kind]), options
+        name = str(name or USUAL_MODELS["image" if data is None else data.kind])
+        check_model({**options, "name": name})
+        return name, options
 
     def run_settings(self, data: Dataset | None = None) -> RunSettings:
         """Return all of a run's settings, besides its data and its algorithm; ``data`` is as for ``model``."""

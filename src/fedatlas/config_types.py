@@ -40,6 +40,9 @@ TYPES: dict[str, Any] = {
         **{key: _FEDERATE[key] for key in ("test_fraction", "held_out")},
         "folds": int | None,
         "fold": int,
+        **dict.fromkeys(("text", "client", "label", "domain"), str | None),
+        **dict.fromkeys(("context", "stride"), int | None),
+        "fraction": float | None,
     },
     "atlas": {
         "file": str | Path | None,
@@ -88,15 +91,20 @@ def check_types(values: Mapping[str, Any]) -> None:
         check_options("atlas.make", make, make_atlas)
         check_value("atlas.make.settings", make.get("settings"), Mapping[str, Any] | None)
         check_options("atlas.make.settings", make.get("settings") or {}, IndexSettings)
-    models = {name: entry.builder for name, entry in MODELS.items()}
-    if str(name := values["model"]["name"]).startswith(HUB_PREFIX):
-        models[name] = hub_backbone
-    _check_named("model", values["model"], models)
+    check_model(values["model"])
     _check_named("optimizer", values["optimizer"], OPTIMIZERS)
     _check_recipe("algorithm", values["algorithm"])
     for name, options in values["algorithms"].items():
         check_value(f"algorithms.{name}", options, Mapping[str, Any])
         _check_recipe(f"algorithms.{name}", {**options, "name": name})
+
+
+def check_model(options: Mapping[str, Any]) -> None:
+    """Refuse options of the wrong type for the model that is named; where none is, that waits for the data."""
+    models = {name: entry.builder for name, entry in MODELS.items()}
+    if str(name := options["name"]).startswith(HUB_PREFIX):
+        models[name] = hub_backbone
+    _check_named("model", options, models)
 
 
 def _check_recipe(where: str, options: Mapping[str, Any]) -> None:
