@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedatlas.config import Config
 from fedatlas.data import PARTITIONS, DomainImbalance, federate, from_arrays
 from fedatlas.data.partitions import ByDomain, Dirichlet, Iid, NaturalId, Share
 from fedatlas.errors import DataError, UsageError
@@ -118,6 +119,16 @@ def test_held_out_clients_are_spread_over_the_domains(held_out):
     out = [client for client in federation if client.held_out]
     assert Counter(client.domain for client in out) == {"d0": 2, "d1": 2, "d2": 2}
     assert all(len(client.train) and len(client.test) for client in out)
+
+
+def test_clients_and_whole_domains_are_held_out_by_name():
+    one = ByDomain(clients_per_domain=1)
+    for held_out, expected in ((["d1"], {"d1-0"}), ("d2-0", {"d2-0"}), (["d0", "d2-0"], {"d0-0", "d2-0"})):
+        federation = federate(toy(), one, held_out=held_out)
+        assert {client.name for client in federation if client.held_out} == expected
+    with pytest.raises(UsageError, match=r"unknown client or domain in held_out 'd9'\..* Known: d0, d0-0"):
+        federate(toy(), one, held_out=["d9"])
+    assert Config.load(data={"source": "digits", "held_out": ["photo"]}).values["data"]["held_out"] == ["photo"]
 
 
 def test_every_domain_keeps_a_client_that_trains():

@@ -1,5 +1,6 @@
 """From a data set and a partition to a federation."""
 
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -46,6 +47,7 @@ PARTITIONS: dict[str, Any] = {
 """The partitions by name; the first line of each one's docstring says what it does."""
 
 TESTS = ("all", "client", "domain")
+HeldOut = int | float | str | Sequence[str]
 
 
 def federate(
@@ -54,7 +56,7 @@ def federate(
     *,
     test: str = "client",
     test_fraction: float = 0.25,
-    held_out: int | float = 0,
+    held_out: HeldOut = 0,
     seed: int = 0,
 ) -> Federation:
     """Return the federation that a partition makes of a data set.
@@ -66,7 +68,7 @@ def federate(
     ``test_fraction`` of each class of each domain.
 
     ``held_out`` clients, a number or a fraction, never train. They are drawn as evenly over the domains as can be, and
-    every domain keeps one that trains.
+    every domain keeps one that trains. Or they are named: clients, or domains with all their clients.
 
         >>> from fedatlas.data import ByDomain, federate, load_dataset
         >>> federation = federate(load_dataset("digits"), ByDomain(clients_per_domain=4), held_out=5)
@@ -87,7 +89,10 @@ def federate(
         shares = [_moved(share, training) for share in partition.assign(_take(data, training), rng)]
         clients = [_tested_outside(data, share, is_test, test) for share in shares]
     clients = [replace(client, domain=client.domain or _only_domain(data, client)) for client in clients]
-    chosen = _choose_held_out(clients, held_out, seed)
+    if isinstance(held_out, int | float):
+        chosen = _choose_held_out(clients, held_out, seed)
+    else:
+        chosen = _named(clients, [held_out] if isinstance(held_out, str) else held_out)
     return Federation(
         data=data,
         clients=tuple(replace(client, held_out=i in chosen) for i, client in enumerate(clients)),
@@ -95,14 +100,15 @@ def federate(
     )
 
 
-def _line(partition: Partition, test: str, test_fraction: float, held_out: int | float, seed: int) -> str:
+def _line(partition: Partition, test: str, test_fraction: float, held_out: HeldOut, seed: int) -> str:
     name = repr(partition)
     if is_dataclass(partition):
         settings = ((field.name, getattr(partition, field.name)) for field in fields(partition))
         given = ", ".join(f"{title}={value!r}" for title, value in settings if value is not None)
         name = f"{type(partition).__name__}({given})"
     aside = f"{test_fraction:g} of each client's examples for test" if test == "client" else f"test on {test}"
-    return f"{name}, {aside}, {held_out:g} held out, seed {seed}"
+    apart = f"{held_out:g}" if isinstance(held_out, int | float) else repr(held_out)
+    return f"{name}, {aside}, {apart} held out, seed {seed}"
 
 
 def _split_inside(share: Share, test_fraction: float, seed: int, place: int) -> Client:
@@ -196,6 +202,15 @@ def _only_domain(data: Dataset, client: Client) -> str | None:
     return data.domains[int(own[0])] if len(own) == 1 else None
 
 
+def _named(clients: list[Client], names: Sequence[str]) -> set[int]:
+    """Return the clients that are named, or whose domain is."""
+    known = {client.name for client in clients} | {client.domain for client in clients if client.domain is not None}
+    for name in names:
+        if name not in known:
+            raise unknown_name("client or domain in held_out", name, known)
+    return {i for i, client in enumerate(clients) if client.name in names or client.domain in names}
+
+
 def _choose_held_out(clients: list[Client], held_out: int | float, seed: int) -> set[int]:
     """Return the positions of the clients that never train: round and round over the domains, one each."""
     count = held_out if isinstance(held_out, int) else round(held_out * len(clients))
@@ -210,6 +225,6 @@ def _choose_held_out(clients: list[Client], held_out: int | float, seed: int) ->
     if count > len(turns):
         raise UsageError(
             f"held_out={held_out} of {len(clients)} clients is too many: at most {len(turns)} can be held out, as "
-            "every domain keeps one that trains."
+            "every domain keeps one that trains. Or name clients or domains."
         )
     return set(turns[:count])
