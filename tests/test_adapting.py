@@ -281,6 +281,17 @@ def test_a_data_set_is_one_new_client(tmp_path: Path) -> None:
     assert adapted.start[VECTOR].tolist() == [1, 0, 0, 0]
 
 
+def test_a_data_set_of_several_sites_is_several_new_clients(tmp_path: Path) -> None:
+    run = image_run(tmp_path, fedavg())
+    own = tiny_federation("images").data
+    two = replace(own, domain=torch.arange(len(own)) % 2, domains=("north", "south"))
+    assert [client.name for client in run_federation(run, two)] == ["north-0", "south-0"]
+    whose = replace(own, owner=torch.arange(len(own)) % 3, owners=("a", "b", "c"))
+    assert [client.name for client in run_federation(run, whose)] == ["a", "b", "c"]
+    split = run_federation(run, replace(own, is_test=torch.arange(len(own)) < 5))
+    assert (split.clients[0].name, split.clients[0].test.tolist()) == (own.name, [0, 1, 2, 3, 4])
+
+
 def test_a_clients_degradation_acts_while_it_adapts(tmp_path: Path) -> None:
     federation = tiny_federation("images")
     noisy = federation.with_transforms([GaussianNoise(variance=1.0) if c.held_out else None for c in federation])

@@ -16,7 +16,7 @@ from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS, build_algorithm
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.config import Config
-from fedatlas.data import Dataset, Federation, Iid, Transform, federate
+from fedatlas.data import ByDomain, Dataset, Federation, Iid, NaturalId, Transform, federate
 from fedatlas.data.dataset import renumbered
 from fedatlas.errors import DataError, UsageError
 from fedatlas.models import HUB_PREFIX, MODELS
@@ -53,13 +53,19 @@ def run_algorithm(run: Run, given: Algorithm | None = None) -> Algorithm:
 
 
 def run_federation(run: Run, given: Federation | Dataset | None = None) -> Federation:
-    """Return a run's federation, or the one that is given; a data set becomes one client's."""
+    """Return a run's federation, or the one that is given; a data set is one client's, or one for each owner or domain.
+
+    A test part that the data set comes with is kept for the test.
+    """
     then = run.resolved["federation"]
     if isinstance(given, Dataset):
         # Scaled as the run's examples were: the network knows no other inputs.
         given = replace(given, mean=tuple(then["mean"]), std=tuple(then["std"]))
-        federation = federate(given, Iid(num_clients=1), seed=run.resolved["seeds"]["partition"])
-        federation = replace(federation, clients=(replace(federation.clients[0], name=given.name),))
+        test = "all" if given.is_test is not None and bool(given.is_test.any()) else "client"
+        whose = NaturalId(min_samples=1) if given.owner is not None else ByDomain() if given.domains else None
+        federation = federate(given, whose or Iid(num_clients=1), test=test, seed=run.resolved["seeds"]["partition"])
+        if whose is None:
+            federation = replace(federation, clients=(replace(federation.clients[0], name=given.name),))
     elif given is not None:
         federation = given
     else:
