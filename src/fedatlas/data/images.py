@@ -46,9 +46,12 @@ def read_image(path: Path, size: tuple[int, int] | None = None) -> Bytes:
 
     try:
         with Image.open(path) as picture:
-            colour = picture.convert("RGB")
-    except (OSError, UnidentifiedImageError) as reason:
+            mode, colour = picture.mode, picture.convert("RGB")
+    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as reason:
         raise DataError(f"{path}: this picture cannot be read ({reason}). Repair or remove it.") from reason
+    if mode[0] in "IF":
+        # The conversion would clip all that is above 255.
+        raise DataError(f"{path}: this picture has more than 8 bits a pixel (mode {mode}). Convert it to 8 bits.")
     if size is not None and (colour.height, colour.width) != size:
         colour = colour.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     return np.asarray(colour)
