@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedatlas.config import Config
 from fedatlas.errors import DataError, UsageError
@@ -74,7 +75,7 @@ def test_a_config_names_the_columns_of_a_table_and_how_it_is_cut(tmp_path: Path)
 
 @pytest.mark.parametrize("source", ["digits", "mine.npz", "photos"])
 def test_settings_of_a_table_are_refused_with_other_sources(source: str) -> None:
-    with pytest.raises(UsageError, match="label, context: only a table of texts .* has such settings.*" + source):
+    with pytest.raises(UsageError, match="label, context: only a table of texts .* has such a setting.*" + source):
         Config.load(None, ["data.label=mood", "data.context=8"], data={"source": source}).dataset()
 
 
@@ -123,3 +124,18 @@ def test_without_a_partition_owners_are_the_clients_else_domains(tmp_path: Path)
     assert "DomainImbalance(factor=5)" in Config.load(data={"source": "digits"}).federation().partition
     with pytest.raises(DataError, match=r"would get 0 examples .*Lower the factor.*data\.partition=by-domain"):
         Config.load(None, ["data.partition=domain-imbalance"], data={"source": source}).federation()
+
+
+def test_a_config_resizes_the_pictures_of_a_folder(tmp_path: Path) -> None:
+    for side in (6, 8):
+        folder = tmp_path / "photos" / f"class {side}"
+        folder.mkdir(parents=True)
+        Image.fromarray(np.zeros((side, side, 3), np.uint8)).save(folder / "1.png")
+    settings = [f"data.source={tmp_path / 'photos'}"]
+    with pytest.raises(DataError, match=r"data\.size"):
+        Config.load(None, settings).dataset()
+    assert Config.load(None, [*settings, "data.size=7"]).dataset().inputs.shape == (2, 3, 7, 7)
+    assert Config.load(None, [*settings, "data.size=[6, 9]"]).dataset().inputs.shape == (2, 3, 6, 9)
+    for source in ("digits", "talks.csv", "mine.npz"):
+        with pytest.raises(UsageError, match="size: only a folder of pictures has such a setting"):
+            Config.load(None, ["data.size=7"], data={"source": source}).dataset()

@@ -2,7 +2,8 @@
 
 seed = 0
 [data]       source, folder, domains (some of its own), partition (a table with a name), test, test_fraction, held_out,
-             folds, fold; of a table of texts text, client, label, domain (its columns), context, stride, fraction
+             folds, fold; of a table of texts text, client, label, domain (its columns), context, stride, fraction;
+             of a folder of images size
 [model]      name and the model's own options
 [algorithm]  name and the recipe's own options
 [atlas]      file or make (a table: how to make it first), use (a list of sample, aggregate, train), client2vec's own
@@ -61,6 +62,7 @@ DEFAULTS: dict[str, Any] = {
         "context": None,
         "stride": None,
         "fraction": None,
+        "size": None,
     },
     "model": {"name": None},
     "algorithm": {"name": "fedavg"},
@@ -85,8 +87,8 @@ DEFAULTS: dict[str, Any] = {
     },
     "flower": {"clients": None, "minimum": 1, "deadline": 600, "wait": 600, "insecure": False, "adapt": {}},
 }
-TABLE = ("text", "client", "label", "domain", "context", "stride", "fraction")
-"""Keys of [data] that are for a table of texts; an empty name says that there is no such column."""
+READING = ("text", "client", "label", "domain", "context", "stride", "fraction", "size")
+"""Keys of [data] for a table of texts or a folder of images; an empty name says that there is no such column."""
 OPEN = ("model", "algorithm", "optimizer")
 """Sections whose options belong to what they name, and are checked when it is built."""
 BY_ALGORITHM, ATLAS = "algorithms", "atlas"
@@ -129,9 +131,9 @@ class Config:
     def dataset(self) -> Dataset:
         """Return the data set that is named."""
         data = self.values["data"]
-        given = {key: data[key] for key in TABLE if data[key] is not None}
-        table = {key: None if value == "" and key != "text" else value for key, value in given.items()}
-        dataset = load_dataset(data["source"], data_folder=data["folder"], seed=self.seeds().partition, table=table)
+        given = {key: data[key] for key in READING if data[key] is not None}
+        options = {key: None if value == "" and key != "text" else value for key, value in given.items()}
+        dataset = load_dataset(data["source"], data_folder=data["folder"], seed=self.seeds().partition, options=options)
         return dataset if data["domains"] is None else dataset.of_domains(data["domains"])
 
     def federation(self) -> Federation:

@@ -43,6 +43,7 @@ TYPES: dict[str, Any] = {
         **dict.fromkeys(("text", "client", "label", "domain"), str | None),
         **dict.fromkeys(("context", "stride"), int | None),
         "fraction": float | None,
+        "size": int | Sequence[int] | None,
     },
     "atlas": {
         "file": str | Path | None,

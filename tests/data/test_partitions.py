@@ -168,10 +168,13 @@ def test_by_domain_gives_each_domain_its_clients():
 
 def test_natural_id_gives_each_owner_its_own_examples():
     data = toy(8, owners=("ann", "bob", "cy"), owner=torch.tensor([1, 0, 1, 2, 1, 0, 0, 0]))
-    shares = assign(NaturalId(), data)
+    with pytest.warns(UserWarning, match=r"1 of 3 owners in .* fewer than 2 examples and are left out: cy\."):
+        shares = assign(NaturalId(), data)
     assert [(share.name, share.indices.tolist()) for share in shares] == [("ann", [1, 5, 6, 7]), ("bob", [0, 2, 4])]
     assert len(assign(NaturalId(min_samples=1), data)) == 3
-    assert len(assign(NaturalId(num_clients=1), data)) == 1
+    # A least number that was chosen goes without a warning.
+    assert len(assign(NaturalId(min_samples=3, num_clients=1), data)) == 1
+    assert len(assign(NaturalId(min_samples=4), data)) == 1
 
 
 @pytest.mark.parametrize(

@@ -224,10 +224,13 @@ def test_a_picture_folder_without_domains_and_one_with_a_split(tmp_path):
 def test_pictures_of_different_sizes_need_a_size(tmp_path):
     write(tmp_path / "cat" / "1.png", side=6)
     write(tmp_path / "cat" / "2.png", side=8)
-    with pytest.raises(DataError, match=r"2\.png: this picture is 8x8, 1\.png is 6x6"):
+    with pytest.raises(DataError, match=r"2\.png: this picture is 8x8, .*1\.png is 6x6.*data\.size"):
         from_image_folder(tmp_path)
     assert from_image_folder(tmp_path, size=5).inputs.shape == (2, 3, 5, 5)
     assert from_image_folder(tmp_path, size=(5, 7)).inputs.shape == (2, 3, 5, 7)
+    for size in (0, "5", (5,), [5, 2.5], True):
+        with pytest.raises(UsageError, match="size must be a whole number of at least 1, or two"):
+            from_image_folder(tmp_path, size=size)
 
 
 def test_a_broken_picture_file_is_named(tmp_path):
@@ -250,10 +253,48 @@ def test_of_sixteen_bits_the_upper_eight_are_kept(tmp_path):
             from_image_folder(tmp_path)
 
 
+def test_huge_pictures_are_refused(tmp_path, monkeypatch):
+    write(tmp_path / "cat" / "1.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(DataError, match=r"1\.png: this picture cannot be read .*exceeds limit of 20 pixels"):
+        from_image_folder(tmp_path)
+
+
+def test_names_and_modes_of_pictures_may_differ(tmp_path):
+    pixels = write(tmp_path / "groß tal" / "kleine Möwe" / "bild 1 ä.PNG")
+    Image.fromarray(pixels[:, :, 0]).save(tmp_path / "groß tal" / "kleine Möwe" / "grey.png")
+    Image.fromarray(pixels).convert("RGBA").save(tmp_path / "groß tal" / "kleine Möwe" / "z.png")
+    data = from_image_folder(tmp_path)
+    assert (data.domains, data.classes) == (("groß tal",), ("kleine Möwe",))
+    assert torch.equal(data.inputs[0], data.inputs[2])
+    assert torch.equal(data.inputs[1], data.inputs[0][:1].expand(3, -1, -1))
+
+
+def test_a_folder_without_pictures_is_named_and_left_out(tmp_path):
+    write(tmp_path / "web" / "cat" / "1.png")
+    (tmp_path / "web" / "dog").mkdir()
+    (tmp_path / "web" / "dog" / "1.dcm").write_text("not read")
+    (tmp_path / "lab" / "cat").mkdir(parents=True)
+    with pytest.warns(UserWarning, match=r"2 folders hold no pictures .* left out: lab.cat, web.dog\."):
+        data = from_image_folder(tmp_path)
+    assert (data.domains, data.classes) == (("web",), ("cat",))
+
+
+@pytest.mark.parametrize("outer", [("train", "val", "test"), ("Train", "Test"), ("train", "validation")])
+def test_folders_that_look_like_a_split_are_no_domains(tmp_path, outer):
+    for name in outer:
+        write(tmp_path / name / "cat" / "1.png")
+    with pytest.raises(DataError, match="look like a split, not like domains"):
+        from_image_folder(tmp_path)
+
+
 def test_folders_of_another_form_are_refused(tmp_path):
     with pytest.raises(UsageError, match="no such folder"):
         from_image_folder(tmp_path / "none")
     with pytest.raises(DataError, match="no pictures"):
+        from_image_folder(tmp_path)
+    write(tmp_path / "a" / "b" / "c" / "1.png")
+    with pytest.raises(DataError, match=r"no pictures .*, but e\.g\. .*1\.png\. Put each into"):
         from_image_folder(tmp_path)
     write(tmp_path / "cat" / "1.png")
     write(tmp_path / "web" / "cat" / "1.png")

@@ -83,6 +83,15 @@ class Dataset:
         return None if self.domain is None else self.domains[int(self.domain[index])]
 
 
+def first_few(names: Sequence[str]) -> str:
+    """Return up to three names in a line, for a message.
+
+    >>> first_few(["ann", "bob", "cy", "di"])
+    'ann, bob, cy, ...'
+    """
+    return ", ".join([*names[:3], *(["..."] if len(names) > 3 else [])])
+
+
 def input_kind(inputs: Tensor) -> str:
     """Return ``image``, ``tokens`` or ``features`` from the form of the inputs."""
     if inputs.dtype == torch.uint8 and inputs.ndim == 4:

@@ -1,5 +1,6 @@
 """From a data set and a partition to a federation."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.data.dataset import Dataset
+from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.data.degradations import Degraded
 from fedatlas.data.domain_imbalance import DomainImbalance
 from fedatlas.data.federation import Client, Federation
@@ -89,6 +90,8 @@ def federate(
         shares = [_moved(share, training) for share in partition.assign(_take(data, training), rng)]
         clients = [_tested_outside(data, share, is_test, test) for share in shares]
     clients = [replace(client, domain=client.domain or _only_domain(data, client)) for client in clients]
+    if isinstance(partition, NaturalId) and data.domain is not None:
+        _tell_mixed(data, clients)
     if isinstance(held_out, int | float):
         chosen = _choose_held_out(clients, held_out, seed)
     else:
@@ -200,6 +203,17 @@ def _only_domain(data: Dataset, client: Client) -> str | None:
         return None
     own = np.unique(data.domain.cpu().numpy()[client.train.numpy()])
     return data.domains[int(own[0])] if len(own) == 1 else None
+
+
+def _tell_mixed(data: Dataset, clients: list[Client]) -> None:
+    """Warn of owners in several domains: the file names domains, and results would not say why some lack one."""
+    mixed = [client.name for client in clients if client.domain is None]
+    if mixed:
+        warnings.warn(
+            f"{data.name}: {len(mixed)} of {len(clients)} owners have examples of several domains and count for none, "
+            f"so results by domain leave them out: {first_few(mixed)}.",
+            stacklevel=3,
+        )
 
 
 def _named(clients: list[Client], names: Sequence[str]) -> set[int]:

@@ -53,7 +53,7 @@ def read_image(path: Path, size: tuple[int, int] | None = None) -> Bytes:
     try:
         with Image.open(path) as picture:
             colour = _colour(picture)
-    except (OSError, UnidentifiedImageError) as reason:
+    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as reason:
         raise DataError(f"{path}: this picture cannot be read ({reason}). Repair or remove it.") from reason
     if size is not None and (colour.height, colour.width) != size:
         colour = colour.resize((size[1], size[0]), Image.Resampling.BILINEAR)

@@ -22,6 +22,7 @@ from fedatlas.data.text import TABLE_ENDINGS, from_table, table_columns
 from fedatlas.errors import DataError, UsageError, unknown_name
 
 FOLDER_VARIABLE = "FEDATLAS_DATA"
+SIZE = "size"
 
 _DIGITS = tuple("0123456789")
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -135,24 +136,20 @@ def load_dataset(
     *,
     data_folder: str | Path | None = None,
     seed: int = 0,
-    table: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Return a data set by name, or from a path: an npz file, a table of texts (csv, tsv, jsonl), a picture folder.
 
     A name is looked up in ``data_folder`` (else ``FEDATLAS_DATA``): ``<name>.npz`` as ``from_npz`` reads it, the
     authors' own files for MNIST and CIFAR, ``<name>/`` as a picture folder; then on the Hugging Face hub. ``seed``
-    matters where something is drawn: ``digits``, ``digit_five``, ``shakespeare``. ``table`` are options of
-    ``from_table`` for a table of texts, such as its columns.
+    matters where something is drawn: ``digits``, ``digit_five``, ``shakespeare``. ``options``
+    are ``from_table``'s for a table, such as its columns, and ``size`` for a picture folder.
 
         >>> load_dataset("digits").domains
         ('handwritten', 'printed', 'thin', 'photo', 'scene')
     """
     known = _known(name)
-    if table and (known in DATASETS or Path(name).suffix not in TABLE_ENDINGS):
-        raise UsageError(
-            f"{', '.join(table)}: only a table of texts ({', '.join(TABLE_ENDINGS)}) has such settings, and the data "
-            f"set is {str(name)!r}. Drop them, or name a table."
-        )
+    _check_options(name, options or {})
     if known == "digits":
         return load_digits_domains(seed)
     if known == "digit_five":
@@ -160,17 +157,32 @@ def load_dataset(
     entry = DATASETS.get(known)
     if entry is not None and entry.hub is not None:
         return _load_named(known, entry, entry.hub, data_folder, seed)
-    return _load_path(name, {"seed": seed, **(table or {})})
+    return _load_path(name, seed, options or {})
 
 
-def _load_path(name: str | Path, table: Mapping[str, Any]) -> Dataset:
+def _check_options(name: str | Path, options: Mapping[str, Any]) -> None:
+    """Refuse options that are for another kind of source."""
+    ending = Path(name).suffix
+    is_table, is_file = ending in TABLE_ENDINGS, is_named(name) or ending == ".npz"
+    for titles, fits, kind in (
+        ([title for title in options if title != SIZE], is_table, f"a table of texts ({', '.join(TABLE_ENDINGS)})"),
+        ([title for title in options if title == SIZE], not (is_table or is_file), "a folder of pictures"),
+    ):
+        if titles and not fits:
+            raise UsageError(
+                f"{', '.join(titles)}: only {kind} has such a setting, and the data set is {str(name)!r}. "
+                "Drop the setting or name another source."
+            )
+
+
+def _load_path(name: str | Path, seed: int, options: Mapping[str, Any]) -> Dataset:
     path = Path(name).expanduser()
     if path.suffix == ".npz":
         return from_npz(path)
     if path.suffix in TABLE_ENDINGS:
-        return from_table(path, **table)
+        return from_table(path, seed=seed, **options)
     if path.is_dir():
-        return from_image_folder(path)
+        return from_image_folder(path, **options)
     if path.exists():
         raise UsageError(f"{name}: is no folder and no npz, csv, tsv or jsonl file. Check the path.")
     if isinstance(name, Path) or path.suffix or "/" in name or os.sep in name:

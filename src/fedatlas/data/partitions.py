@@ -1,5 +1,6 @@
 """Who holds which example: ways to cut a data set into clients."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedatlas.data.dataset import Dataset
+from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.data.federation import Transform
 from fedatlas.errors import DataError, UsageError
 
@@ -257,6 +258,14 @@ class NaturalId:
             raise UsageError(
                 f"natural-id: {len(kept)} of {len(held)} owners in {data.name} have {self.min_samples} examples or "
                 f"more; got num_clients={self.num_clients}. Use a smaller min_samples or num_clients."
+            )
+        # Whoever sets another least number knows that it leaves some out.
+        short = [data.owners[i] for i in np.flatnonzero((held > 0) & (held < self.min_samples))]
+        if short and self.min_samples == NaturalId.min_samples:
+            warnings.warn(
+                f"natural-id: {len(short)} of {len(held)} owners in {data.name} have fewer than {self.min_samples} "
+                f"examples and are left out: {first_few(short)}. Set min_samples=1 to keep them.",
+                stacklevel=3,
             )
         if self.num_clients is not None:
             kept = np.sort(rng.choice(kept, self.num_clients, replace=False))

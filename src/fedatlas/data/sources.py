@@ -1,5 +1,6 @@
 """Your own data as a Dataset: arrays in memory, an npz file, a folder of pictures."""
 
+import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,12 +11,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fedatlas.data.dataset import Dataset
+from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.data.images import decode_images, read_image
 from fedatlas.errors import DataError, UsageError
 
 Array = NDArray[Any]
 PICTURE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
+SPLIT_NAMES = {"train", "training", "test", "testing", "val", "valid", "validation"}
 
 
 def from_arrays(
@@ -108,9 +110,10 @@ def from_image_folder(
 ) -> Dataset:
     """Return a Dataset from pictures in ``path/class/`` or ``path/domain/class/``.
 
-    ``size`` (one number, or height and width) resizes them; without it all must be of one size. If the outer folders
-    are ``train`` and ``test``, they are the official split and not domains.
+    ``size`` (one number, or height and width) resizes them; without it all must be of one size. Grey pictures are read
+    as colour. If the outer folders are ``train`` and ``test``, they are the official split and not domains.
     """
+    shape = _size(size)
     folder = Path(path)
     if not folder.is_dir():
         raise UsageError(f"{folder}: there is no such folder. Give a folder of class folders with pictures.")
@@ -128,20 +131,24 @@ def from_image_folder(
         )
     found = files or nested
     if not found:
-        raise DataError(f"{folder}: no pictures ({', '.join(PICTURE_ENDINGS)}) in path/class/ or path/domain/class/.")
-    shape = (size, size) if isinstance(size, int) else size
+        stray = next((file for file in sorted(folder.rglob("*")) if file.suffix.lower() in PICTURE_ENDINGS), None)
+        raise DataError(
+            f"{folder}: no pictures ({', '.join(PICTURE_ENDINGS)}) in path/class/ or path/domain/class/"
+            f"{'' if stray is None else f', but e.g. {stray}'}. Put each into a folder of its class."
+        )
+    outer_names = [outer for outer, _, _ in found]
+    is_split = _is_split(folder, set(outer_names))
+    _tell_empty(folder, {file.parent for _, _, file in found}, deep=bool(nested))
     first = read_image(found[0][2], shape)
     images = np.empty((len(found), *first.shape), np.uint8)
     for i, (_, _, file) in enumerate(found):
         pixels = read_image(file, shape)
         if pixels.shape != first.shape:
             raise DataError(
-                f"{file}: this picture is {pixels.shape[1]}x{pixels.shape[0]}, {found[0][2].name} is "
-                f"{first.shape[1]}x{first.shape[0]}. Give size= to resize all of them."
+                f"{file}: this picture is {pixels.shape[1]}x{pixels.shape[0]}, {found[0][2]} is "
+                f"{first.shape[1]}x{first.shape[0]}. Give size= (in a config, data.size) to resize all of them."
             )
         images[i] = pixels
-    outer_names = [outer for outer, _, _ in found]
-    is_split = set(outer_names) == {"train", "test"}
     return from_arrays(
         images,
         [inner for _, inner, _ in found],
@@ -288,6 +295,40 @@ def _check_scaling(name: str, inputs: Tensor, mean: Sequence[float], std: Sequen
         )
     if any(value <= 0 for value in std):
         raise UsageError(f"{name}: std= must be above 0, got {tuple(std)}.")
+
+
+def _size(size: Any) -> tuple[int, int] | None:
+    """Return height and width, or refuse what is neither one whole number nor two."""
+    if size is None:
+        return None
+    sides = tuple(size) if isinstance(size, list | tuple) else (size, size)
+    if len(sides) != 2 or not all(type(side) is int and side >= 1 for side in sides):
+        raise UsageError(f"size must be a whole number of at least 1, or two: height and width; got {size!r}.")
+    return sides[0], sides[1]
+
+
+def _is_split(folder: Path, outer: set[str]) -> bool:
+    """Tell whether the outer folders are the official split; refuse those that only look like one."""
+    if outer == {"train", "test"}:
+        return True
+    if len(outer) > 1 and {name.lower() for name in outer} <= SPLIT_NAMES:
+        raise DataError(
+            f"{folder}: the folders {', '.join(sorted(outer))} look like a split, not like domains. "
+            "Keep two, named train and test."
+        )
+    return False
+
+
+def _tell_empty(folder: Path, full: set[Path], deep: bool) -> None:
+    """Warn of folders that stand where classes do and hold no pictures."""
+    inner = [inner for outer in _folders(folder) for inner in _folders(outer)] if deep else _folders(folder)
+    empty = [str(one.relative_to(folder)) for one in inner if one not in full]
+    if empty:
+        warnings.warn(
+            f"{folder}: {len(empty)} folders hold no pictures ({', '.join(PICTURE_ENDINGS)}) and are left out: "
+            f"{first_few(empty)}.",
+            stacklevel=3,
+        )
 
 
 def _folders(folder: Path) -> list[Path]:

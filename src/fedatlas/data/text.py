@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedatlas.data.dataset import Dataset
+from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.errors import DataError, UsageError
 from fedatlas.seeds import numpy_generator
 
@@ -214,7 +214,7 @@ def _windows(
             "Give a smaller context=."
         )
     if short:
-        few = ", ".join(f"{owners[who]} ({len(points[who])})" for who in short[:3]) + ", ..." * (len(short) > 3)
+        few = first_few([f"{owners[who]} ({len(points[who])})" for who in short])
         warnings.warn(
             f"{name}: {len(short)} of {len(points)} clients have no more than {context} characters and are left out: "
             f"{few}. Give a smaller context= to keep them.",
