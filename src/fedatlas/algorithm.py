@@ -9,13 +9,14 @@ from typing import Any
 from torch import nn
 
 from fedatlas.aggregation import ServerRule
-from fedatlas.errors import UsageError
+from fedatlas.errors import UsageError, expect
 from fedatlas.objectives import CrossEntropy, Term
 from fedatlas.optimizers import SGD, LocalOptimizer
 from fedatlas.sampling import Sampler, Uniform
 from fedatlas.splits import Buffers, ShareAll, Split
 from fedatlas.weighting import ByExamples, Equal, Weighting
 
+OPTIMIZER = "Write fedatlas.SGD(lr=0.05) or fedatlas.Adam(lr=0.001)."
 Part = Sampler | Term | Weighting | ServerRule
 Extension = Callable[[nn.Module], nn.Module]
 """Returns a model around a model: FedPCE's conditioned norms, a projection head, an input normalisation."""
@@ -70,6 +71,7 @@ class Algorithm:
 
     def with_optimizer(self, optimizer: LocalOptimizer) -> Algorithm:
         """Return the algorithm over another base optimizer; FedSAM, say, keeps its perturbation."""
+        expect(optimizer, LocalOptimizer, "optimizer must be one of fedatlas's", OPTIMIZER)
         return replace(self, optimizer=self.optimizer.rebased(optimizer))
 
     def with_buffers(self, buffers: Buffers) -> Algorithm:
