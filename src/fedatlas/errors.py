@@ -83,7 +83,7 @@ def _shown(value: object) -> str:
     if inspect.isroutine(value):
         return f"the function {value.__name__}"
     text = repr(value)
-    return text if len(text) <= 80 else f"one of {type(value).__name__}"
+    return text if len(text) <= 80 and "\n" not in text else f"one of type {type(value).__name__}"
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UsageError:
