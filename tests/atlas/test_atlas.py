@@ -320,3 +320,7 @@ def test_arrays_that_are_no_vectors_are_refused(change: dict[str, Any], says: st
 def test_vectors_of_a_new_client_without_their_halves_are_refused() -> None:
     with pytest.raises(UsageError, match="halves of an atlas must be a dictionary"):
         three().add_client("d", np.ones(2), 1)  # type: ignore[arg-type]
+
+
+def test_an_atlas_is_told_in_a_line() -> None:
+    assert repr(three()) == "Atlas(3 clients, feature of width 2, label of width 2, from hand)"

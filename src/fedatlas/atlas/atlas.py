@@ -53,6 +53,11 @@ class Atlas:
     def __len__(self) -> int:
         return len(self.names)
 
+    def __repr__(self) -> str:
+        halves = ", ".join(f"{own} of width {table.shape[1]}" for own, table in self.halves.items())
+        source = f", from {self.provenance['source']}" if "source" in self.provenance else ""
+        return f"Atlas({len(self):,} clients, {halves}{source})"
+
     def rows(self, names: Sequence[str]) -> Tensor:
         """Return the positions of clients, int64."""
         missing = next((name for name in names if name not in self._positions), None)
