@@ -75,6 +75,24 @@ def test_a_new_clients_own_file_starts_from_the_nearest_in_an_atlas(folder: Path
     assert network(torch.rand(2, 3, 8, 8))[1].shape == (2, 3)
 
 
+def test_where_each_client_started_is_told_where_it_differs(folder: Path, tmp_path: Path) -> None:
+    run = Run(folder / "fedpce")
+    vectors = torch.eye(6)[[0, 1, 2, 3, 0, 1]] + 0.01
+    names = tuple(client["name"] for client in run.resolved["federation"]["clients"])
+    held_out = [client["name"] for client in run.resolved["federation"]["clients"] if client["held_out"]]
+    trained = [name for name in names if name not in held_out]
+    Atlas(names=(*trained, *held_out), halves={"label": vectors}, sizes=torch.ones(6, dtype=torch.int64)).save(
+        tmp_path / "own.safetensors"
+    )
+    result = invoke("adapt", folder / "fedpce", "--start", "nearest", "--atlas", tmp_path / "own.safetensors", *FEW)
+    assert result.exit_code == 0, result.output
+    lines = result.output.split("where they started")[1].splitlines()
+    for own, nearest in zip(held_out, trained, strict=False):
+        assert any(own in line and f"the nearest that trained, {nearest} " in line for line in lines)
+    assert "; start:" not in result.output
+    assert "; start: as the run" in invoke("adapt", folder / "fedpce", "--start", "unit", *FEW).output
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

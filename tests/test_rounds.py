@@ -1,21 +1,24 @@
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedatlas import aggregation
 from fedatlas.aggregation import weighted_sum
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import fedavg, fedprox
 from fedatlas.client import LocalWork
-from fedatlas.errors import UsageError
+from fedatlas.errors import TrainingError, UsageError
+from fedatlas.objectives import CrossEntropy, Term
 from fedatlas.optimizers import SGD
 from fedatlas.rounds import initial_state, play_round
-from fedatlas.sampling import Draws
+from fedatlas.sampling import Draws, Sampler
 from fedatlas.simulate import Simulator
-from fedatlas.types import Assignment, Upload
+from fedatlas.types import Assignment, Cohort, Tensors, Upload
+from fedatlas.weighting import Weighting
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 
@@ -171,3 +174,64 @@ def test_tensors_of_stacked_clients_are_summed_where_they_lie(monkeypatch: pytes
         torch.testing.assert_close(total, expected)
         assert total.stride() == terms[0].stride()
     assert copied == [6], "only those in another order"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nameless(Term):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("slots", "says"),
+    [
+        ({"objective": CrossEntropy()}, r"mine: objective must be a tuple of parts, got .*Write objective=\(part,\)"),
+        ({"objective": (Nameless(),)}, r"mine: Nameless must have a name, got None. Write `name: ClassVar\[str\] = "),
+        ({"objective": (CrossEntropy,)}, "each part of objective must be a Term, got the class CrossEntropy"),
+        ({"weighting": (CrossEntropy(),)}, r"weighting must be a Weighting, got CrossEntropy\(\)"),
+        ({"sampler": "uniform"}, "mine: sampler must be a Sampler, got 'uniform'"),
+        ({"split": None}, "mine: split must be a Split, got None"),
+        ({"optimizer": "sgd"}, r"mine: optimizer must be a LocalOptimizer, got 'sgd'. Write fedatlas.SGD\("),
+    ],
+)
+def test_what_is_no_part_of_an_algorithm_is_refused(slots: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Algorithm(name="mine", **slots)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Returns(Weighting, Sampler):
+    name: ClassVar[str] = "returns"
+    answer: Any = None
+
+    def weigh(self, weights: Tensor, cohort: Cohort, memory: Tensors) -> Any:
+        return self.answer
+
+    def sample(self, candidates: Any, count: int, roster: Any, memory: Tensors, rng: Any) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (torch.ones(6), r"Returns returned tensor\(.*return weights, memory`"),
+        (([1.0] * 6, {}), "the weights as a tensor"),
+        ((torch.ones(5), {}), r"weights of shape \(5,\); give one to each of the 6 uploads"),
+        ((torch.tensor([1.0, -1, 1, 1, 1, 1]), {}), r"Returns returned \[1.0, -1.0, .* weights must not be negative"),
+    ],
+)
+def test_a_weighting_that_returns_something_else_is_named(answer: Any, says: str) -> None:
+    with pytest.raises(TrainingError, match=f"round 1, weighting: .*{says}"):
+        play(fedavg().with_weighting(Returns(answer=answer)), Norms(), blob_federation())
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (([999], {}), r"Returns drew \[999\], of whom 999 is none of the 5 that may train"),
+        (([5, 0], {}), r"of whom 5 is none of the 5 that may train. Let sample\(\) return ids of its candidates"),
+        ([1, 2], r"Returns returned \[1, 2\]. Let sample\(\) end with `return ids, memory`"),
+    ],
+)
+def test_a_sampler_that_returns_something_else_is_named(answer: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        play(replace(fedavg(), sampler=Returns(answer=answer)), Norms(), blob_federation(held_out=1))

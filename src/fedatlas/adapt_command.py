@@ -99,7 +99,11 @@ def print_adapted(results: list[Adapted]) -> None:
         }
         for one in results
     ]
-    print_rows(rows, f"accuracies in percent; start: {results[0].origin}")
+    origins = {one.client: one.origin for one in results}
+    same = len(set(origins.values())) == 1
+    print_rows(rows, "accuracies in percent" + (f"; start: {results[0].origin}" if same else ""))
+    if not same:
+        print_lines("where they started", origins)
     numbers = {one.client: one.embedding for one in results if one.embedding is not None}
     if numbers:
         print_lines(

@@ -9,13 +9,17 @@ from typing import Any
 from torch import nn
 
 from fedatlas.aggregation import ServerRule
-from fedatlas.errors import UsageError
+from fedatlas.errors import UsageError, expect
 from fedatlas.objectives import CrossEntropy, Term
 from fedatlas.optimizers import SGD, LocalOptimizer
 from fedatlas.sampling import Sampler, Uniform
 from fedatlas.splits import Buffers, ShareAll, Split
 from fedatlas.weighting import ByExamples, Equal, Weighting
 
+OPTIMIZER = "Write fedatlas.SGD(lr=0.05) or fedatlas.Adam(lr=0.001)."
+ONE: dict[str, type] = {"sampler": Sampler, "split": Split, "optimizer": LocalOptimizer}
+SEVERAL: dict[str, type] = {"objective": Term, "weighting": Weighting, "server": ServerRule}
+"""The slots that hold one part, or a tuple of parts, and what kind."""
 Part = Sampler | Term | Weighting | ServerRule
 Extension = Callable[[nn.Module], nn.Module]
 """Returns a model around a model: FedPCE's conditioned norms, a projection head, an input normalisation."""
@@ -48,7 +52,8 @@ class Algorithm:
     """What the algorithm builds around the user's model, innermost first."""
 
     def __post_init__(self) -> None:
-        for slot in ("objective", "weighting", "server"):
+        _check_parts(self)
+        for slot in SEVERAL:
             names = [part.name for part in getattr(self, slot)]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
@@ -70,6 +75,7 @@ class Algorithm:
 
     def with_optimizer(self, optimizer: LocalOptimizer) -> Algorithm:
         """Return the algorithm over another base optimizer; FedSAM, say, keeps its perturbation."""
+        expect(optimizer, LocalOptimizer, "optimizer must be one of fedatlas's", OPTIMIZER)
         return replace(self, optimizer=self.optimizer.rebased(optimizer))
 
     def with_buffers(self, buffers: Buffers) -> Algorithm:
@@ -118,6 +124,24 @@ class Algorithm:
     def describe(self) -> dict[str, Any]:
         """Return all parts and hyper-parameters as plain values, for the record and for comparing."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+
+def _check_parts(algorithm: Algorithm) -> None:
+    """Refuse what is no part of its slot's kind, or has no name."""
+    who = algorithm.name
+    for slot, kind in ONE.items():
+        do = OPTIMIZER if slot == "optimizer" else f"Make it one: class Mine({kind.__name__}), then {slot}=Mine()."
+        expect(getattr(algorithm, slot), kind, f"{who}: {slot} must be a {kind.__name__}", do)
+    for slot, kind in SEVERAL.items():
+        do = f"Write {slot}=(part,) with the comma, or {slot}=(one, other)."
+        expect(getattr(algorithm, slot), (tuple, list), f"{who}: {slot} must be a tuple of parts", do)
+        do = f"Make it one: class Mine({kind.__name__}), then Mine() in the tuple."
+        for part in getattr(algorithm, slot):
+            expect(part, kind, f"{who}: each part of {slot} must be a {kind.__name__}", do)
+    for part in (algorithm.sampler, *algorithm.objective, *algorithm.weighting, *algorithm.server):
+        title = type(part).__name__
+        do = f'Write `name: ClassVar[str] = "{title.lower()}"` in class {title}: it keys what the part remembers.'
+        expect(getattr(part, "name", None), str, f"{who}: {title} must have a name", do)
 
 
 def _plain(value: Any) -> Any:

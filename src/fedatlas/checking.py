@@ -24,6 +24,7 @@ from fedatlas.algorithm import Algorithm
 from fedatlas.checkpoints import CheckpointStore
 from fedatlas.client import OPTIMIZER, PERSONAL
 from fedatlas.data.federation import Federation
+from fedatlas.errors import expect
 from fedatlas.rehearsal import (
     ROUNDS,
     SEED,
@@ -61,6 +62,8 @@ def check_algorithm(
     >>> from fedatlas.algorithms import fedprox
     >>> check_algorithm(fedprox(mu=0.1))
     """
+    do = "Call the recipe: check_algorithm(my_recipe())."
+    expect(algorithm, Algorithm, "check_algorithm(algorithm) must be an algorithm", do)
     federation = federation if federation is not None else tiny_federation(kind)
     with _global_generators_kept():
         _check_description(algorithm)

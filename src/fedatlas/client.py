@@ -21,7 +21,7 @@ from torch.func import functional_call
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.data.federation import Federation, Transform
-from fedatlas.errors import UsageError
+from fedatlas.errors import UsageError, expect_numbers
 from fedatlas.halving import halving
 from fedatlas.kept import KeptPasses
 from fedatlas.objectives import Batch, Output
@@ -56,6 +56,7 @@ class LocalWork:
             raise UsageError(f"precision must be one of {', '.join(get_args(Precision))}, got {self.precision!r}.")
         if not isinstance(self.compile, bool):
             raise UsageError(f"compile must be true or false, got {self.compile!r}.")
+        expect_numbers(self, ("epochs", "steps", "batch_size"), whole=True)
         for title in ("epochs", "steps", "batch_size"):
             value = getattr(self, title)
             if value is not None and value < 1:

@@ -11,6 +11,8 @@ Every message says what is wrong, where, what was got, and what to do.
 """
 
 import difflib
+import inspect
+import numbers
 from collections.abc import Iterable
 from typing import Any
 
@@ -48,6 +50,40 @@ class RunFolderError(FedatlasError, OSError):
 
 class AlgorithmCheckError(FedatlasError):
     """An algorithm breaks a promise that every algorithm must keep."""
+
+
+def expect(value: object, kind: type | tuple[type, ...], what: str, do: str) -> None:
+    """Refuse an argument of another kind than it must be: ``what`` it must be, and what to ``do``."""
+    if not isinstance(value, kind):
+        raise UsageError(f"{what}, got {_shown(value)}. {do}")
+
+
+def expect_number(value: Any, what: str, *, whole: bool = False) -> Any:
+    """Return a number, one of numpy's as Python's own; refuse what is none, such as a text of one."""
+    kind = "a whole number" if whole else "a number"
+    do = "Write it without quotes." if isinstance(value, str) else "Give one."
+    expect(value, numbers.Integral if whole else numbers.Real, f"{what} must be {kind}", do)
+    return (
+        value if isinstance(value, int | float) else int(value) if isinstance(value, numbers.Integral) else float(value)
+    )
+
+
+def expect_numbers(part: Any, titles: Iterable[str], *, whole: bool = False, where: str = "") -> None:
+    """Refuse settings of a frozen dataclass that are no numbers; None passes where it is the default."""
+    for title in titles:
+        value = getattr(part, title)
+        if value is not None or getattr(type(part), title, None) is not None:
+            what = f"{where}({title})" if where else title
+            object.__setattr__(part, title, expect_number(value, what, whole=whole))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if inspect.isroutine(value):
+        return f"the function {value.__name__}"
+    text = repr(value)
+    return text if len(text) <= 80 and "\n" not in text else f"one of type {type(value).__name__}"
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UsageError:

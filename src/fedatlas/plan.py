@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from fedatlas.client import LocalWork
-from fedatlas.errors import UsageError
+from fedatlas.errors import UsageError, expect_numbers
 from fedatlas.process_memory import physical_memory
 from fedatlas.sampling import check_cohort_size
 from fedatlas.seeds import Seeds
@@ -34,7 +34,10 @@ class TrainingPlan:
     the machine's. It changes no bit."""
 
     def __post_init__(self) -> None:
-        for title in ("rounds", "evaluate_every", "checkpoint_every"):
+        whole = ("rounds", "evaluate_every", "checkpoint_every")
+        expect_numbers(self, whole, whole=True)
+        expect_numbers(self, ("cohort", "memory_limit"))
+        for title in whole:
             value = getattr(self, title)
             if value is not None and value < 1:
                 raise UsageError(f"{title} must be at least 1, got {value}.")

@@ -17,7 +17,7 @@ from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import AlgorithmCheckError, UsageError, unknown_name
 from fedatlas.models.classifier import Classifier
 from fedatlas.rounds import RoundRecord, ServerState, initial_state, play_round
-from fedatlas.sampling import Draws
+from fedatlas.sampling import Draws, SamplingError
 from fedatlas.seeds import derive, generator
 from fedatlas.simulate import Engine, Simulator
 from fedatlas.types import Assignment, Memory, Tensors, Upload
@@ -25,6 +25,7 @@ from fedatlas.types import Assignment, Memory, Tensors, Upload
 Kind = Literal["features", "images"]
 ROUNDS = 4
 SEED = 0
+DRAW = "Return as many of the candidates as count says."
 SIZES = (16, 9, 1, 12, 20, 10, 8, 8)
 """Training examples of the tiny federation's clients; the third has one only, the fourth one class only."""
 
@@ -148,14 +149,13 @@ class Play:
         """Play a round and look at all that it left."""
         last = self.state
         before = copies(state_tensors(last))
-        self.state, record = play_round(
-            self.algorithm,
-            last,
-            self.simulator.roster,
-            self.simulator,
-            Draws(self.algorithm.sampler, self.simulator.roster, cohort_size, SEED),
-            rounds=ROUNDS,
-        )
+        draws = Draws(self.algorithm.sampler, self.simulator.roster, cohort_size, SEED)
+        try:
+            self.state, record = play_round(
+                self.algorithm, last, self.simulator.roster, self.simulator, draws, rounds=ROUNDS
+            )
+        except SamplingError as error:
+            raise failed(self.algorithm, "sampling", str(error), DRAW) from error
         self.simulator.commit()
         self.records.append(record)
         self._check_cohort(record, cohort_size)
@@ -179,7 +179,7 @@ class Play:
                 self.algorithm,
                 "sampling",
                 f"{sampler} drew {list(record.cohort)} where {cohort_size} of {may_train} were asked for",
-                "Return as many of the candidates as count says.",
+                DRAW,
             )
 
     def _check_unchanged(self, before: Tensors, after: Tensors, what: str) -> None:

@@ -199,16 +199,30 @@ def _weigh(algorithm: Algorithm, cohort: Cohort, memory: Memory) -> tuple[Tensor
     after: Memory = {}
     for link in algorithm.weighting:
         key = f"weighting/{link.name}"
-        weights, after[key] = link.weigh(weights, cohort, memory[key])
+        answer = link.weigh(weights, cohort, memory[key])
+        if fault := _fault(answer, len(weights)):
+            raise _unsound(f"{type(link).__name__} {fault}", cohort)
+        weights, after[key] = answer
     total = float(weights.sum())  # not finite if one of them is not
     if not 0 < total < math.inf:
-        raise TrainingError(
-            f"weights must be finite and not all zero, got {weights.tolist()}.",
-            client=", ".join(cohort.roster[upload.client].name for upload in cohort.uploads),
-            round=cohort.round,
-            stage="weighting",
-        )
+        raise _unsound(f"weights must be finite and not all zero, got {weights.tolist()}.", cohort)
     return weights / total, after
+
+
+def _fault(answer: object, count: int) -> str | None:
+    """Return what is wrong with what a weighting returned."""
+    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], Tensor):
+        return f"returned {answer!r:.80}. Let weigh() end with `return weights, memory`, the weights as a tensor."
+    if answer[0].shape != (count,):
+        return f"returned weights of shape {tuple(answer[0].shape)}; give one to each of the {count} uploads, in order."
+    if bool((answer[0] < 0).any()):
+        return f"returned {answer[0].tolist()}; weights must not be negative."
+    return None
+
+
+def _unsound(message: str, cohort: Cohort) -> TrainingError:
+    names = ", ".join(cohort.roster[upload.client].name for upload in cohort.uploads)
+    return TrainingError(message, client=names, round=cohort.round, stage="weighting")
 
 
 def _notes(algorithm: Algorithm, memory: Memory, client: ClientInfo) -> Memory:

@@ -42,12 +42,17 @@ class Uniform(Sampler):
         return [candidates[i] for i in rng.choice(len(candidates), size=count, replace=False).tolist()], memory
 
 
+class SamplingError(UsageError):
+    """A sampler returned what it must not."""
+
+
 class Draws:
     """Who takes part in each round of a run. A round may be drawn before its time, while clients train."""
 
     def __init__(self, sampler: Sampler, roster: Roster, count: int, seed: int) -> None:
         # Once a run: among very many clients, finding those who are not held out takes time.
         self._candidates = [client.id for client in roster if not client.held_out]
+        self._known = frozenset(self._candidates)
         check_cohort_size(count, len(self._candidates))
         self._sampler, self._roster, self._count, self._seed = sampler, roster, count, seed
         self._ahead: tuple[int, Tensors, tuple[list[int], Tensors]] | None = None
@@ -58,7 +63,19 @@ class Draws:
         if ahead is not None and ahead[0] == number and ahead[1] is memory:
             return ahead[2]
         rng = numpy_generator(self._seed, "sampling", number)
-        return self._sampler.sample(self._candidates, self._count, self._roster, memory, rng)
+        return self._sound(self._sampler.sample(self._candidates, self._count, self._roster, memory, rng))
+
+    def _sound(self, answer: tuple[list[int], Tensors]) -> tuple[list[int], Tensors]:
+        """Return what a sampler said, or refuse it."""
+        title = type(self._sampler).__name__
+        if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
+            raise SamplingError(f"{title} returned {answer!r:.80}. Let sample() end with `return ids, memory`.")
+        if strangers := [client for client in answer[0] if client not in self._known]:
+            raise SamplingError(
+                f"{title} drew {list(answer[0])!r:.80}, of whom {strangers[0]} is none of the {len(self._known)} that "
+                "may train. Let sample() return ids of its candidates only."
+            )
+        return answer
 
     def look_ahead(self, number: int, memory: Tensors) -> list[int] | None:
         """Draw a round that is to come, and tell whom; None if the sampler wants to see the answers before."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import numbers
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -15,7 +16,7 @@ from torch import nn
 from fedatlas.algorithm import Algorithm
 from fedatlas.client import LocalWork, Precision
 from fedatlas.data.federation import Federation, Transform
-from fedatlas.errors import UsageError
+from fedatlas.errors import UsageError, expect
 from fedatlas.models import build_model, without_running_statistics
 from fedatlas.optimizers import LocalOptimizer
 from fedatlas.own_models import own_network, try_network
@@ -69,6 +70,10 @@ def train(
     clients measure what takes how long, for ``run.profile()``. ``folder`` is where the run is kept; without one it goes
     to a new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
     """
+    do = "Make one of a data set: fedatlas.federate(data, fedatlas.Iid(num_clients=10))."
+    expect(federation, Federation, "train(federation) must be a federation", do)
+    expect(algorithm, Algorithm, "train(algorithm) must be an algorithm", "Write fedatlas.fedavg(), or another recipe.")
+    expect(seed, (Seeds, numbers.Integral), "seed must be a whole number or fedatlas.Seeds(...)", "Write seed=0.")
     settings = RunSettings(
         model=model,
         model_options=model_options or {},
@@ -83,7 +88,7 @@ def train(
             checkpoint_every=checkpoint_every,
             memory_limit=memory_limit,
         ),
-        seeds=Seeds.of(seed) if isinstance(seed, int) else seed,
+        seeds=seed if isinstance(seed, Seeds) else Seeds.of(int(seed)),
     )
     if optimizer is not None:
         algorithm = algorithm.with_optimizer(optimizer)

@@ -283,3 +283,44 @@ def test_an_atlas_travels_without_what_it_keeps_for_speed() -> None:
 def test_some_unit_rows_are_those_of_all() -> None:
     atlas = three()
     assert torch.equal(atlas.unit("feature", torch.tensor([2, 0])), atlas.unit("feature")[[2, 0]])
+
+
+def test_arrays_and_lists_make_the_atlas_that_tensors_make() -> None:
+    tensors = {"feature": torch.tensor([[1.0, 0.0], [0.0, 2.0]]), "label": torch.tensor([[1.0], [3.0]])}
+    expected = Atlas(names=("a", "b"), halves=tensors, sizes=torch.tensor([3, 4]))
+    vectors = np.array([[1.0, 0.0], [0.0, 2.0]])
+    halves: Any = {"feature": vectors, "label": [[1], [3]]}
+    found = Atlas(names=["a", "b"], halves=halves, sizes=np.array([3, 4]))  # type: ignore[arg-type]
+    assert found.describe() == expected.describe()
+    vectors += 1
+    assert found.describe() == expected.describe()
+    added = found.add_client("c", {"feature": np.array([5.0, 6.0]), "label": [7]}, 2)
+    other = expected.add_client("c", {"feature": torch.tensor([5.0, 6.0]), "label": torch.tensor([7.0])}, 2)
+    assert added.describe() == other.describe()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"halves": np.ones((3, 2))}, r"halves of an atlas must be a dictionary.*halves=\{'feature': vectors\}"),
+        (
+            {"halves": {"feature": [["x"], ["y"], ["z"]]}},
+            "'feature' of the atlas must be an array of numbers, got one of",
+        ),
+        ({"halves": {"feature": [[1.0], [2.0, 3.0], []]}}, "'feature' of the atlas must be an array of numbers"),
+        ({"sizes": [1.5, 2.0, 3.0]}, "'sizes' of the atlas must be an array of whole numbers, got one of float64"),
+        ({"halves": {"feature": np.ones(3)}}, r"half 'feature' of the atlas must be float32 \(3, width\)"),
+    ],
+)
+def test_arrays_that_are_no_vectors_are_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises((DataError, UsageError), match=says):
+        replace(three(), **change)
+
+
+def test_vectors_of_a_new_client_without_their_halves_are_refused() -> None:
+    with pytest.raises(UsageError, match="halves of an atlas must be a dictionary"):
+        three().add_client("d", np.ones(2), 1)  # type: ignore[arg-type]
+
+
+def test_an_atlas_is_told_in_a_line() -> None:
+    assert repr(three()) == "Atlas(3 clients, feature of width 2, label of width 2, from hand)"

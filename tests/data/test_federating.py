@@ -193,3 +193,18 @@ def test_a_client_without_examples_is_named():
 
     with pytest.raises(DataError, match="client poor gets no training examples"):
         federate(toy(), Empty())
+
+
+def test_data_and_federations_are_told_in_a_line():
+    data = toy()
+    assert repr(data) == "Dataset('toy', 400 examples, features of shape (1,), 4 classes, 3 domains, 10 owners)"
+    federation = federate(data, ByDomain(clients_per_domain=2), held_out=1)
+    shown = repr(federation)
+    assert shown.startswith(
+        "Federation('toy', 6 clients (1 held out); 264 examples to train on; domains d0, d1, d2; By"
+    )
+    assert "\n" not in shown
+    shown = repr(federation.clients[0])
+    assert shown == "Client('d0-0', 75 examples to train on, 25 to test on, domain d0)"
+    many = federate(toy(domain_sizes=(40,) * 10), ByDomain(clients_per_domain=1))
+    assert "; 10 domains; " in repr(many)

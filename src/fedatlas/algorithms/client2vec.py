@@ -27,7 +27,7 @@ from fedatlas.algorithms.fediir import GradientAlignment
 from fedatlas.algorithms.fedprox import Proximal
 from fedatlas.algorithms.moon import ModelContrast
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.errors import UsageError
+from fedatlas.errors import UsageError, expect
 from fedatlas.sampling import Uniform
 
 TAUS = {"federated": 0.1, "global": 1.0}
@@ -88,6 +88,7 @@ def client2vec(
     if idle and not train:
         raise UsageError(f"client2vec: {idle[0]} is of the local objective, which is off. Set train=True, or leave it.")
     base = base if base is not None else fedavg()
+    expect(base, Algorithm, "client2vec(base) must be an algorithm", "Write client2vec(fedatlas.fedavg(), atlas).")
     algorithm = replace(base, name="client2vec" if base.name == "fedavg" else f"client2vec+{base.name}")
     if not (sample or aggregate or train):
         return algorithm

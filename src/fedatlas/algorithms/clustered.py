@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.errors import UsageError, unknown_name
+from fedatlas.errors import UsageError, expect, unknown_name
 from fedatlas.sampling import Sampler, Uniform
 from fedatlas.simulate import repeatable
 from fedatlas.types import Cohort, Roster, Tensors
@@ -191,7 +191,8 @@ def clustered(base: Algorithm | None = None, algorithm: int = 2, measure: Measur
     """``base`` (FedAvg) with one client from each of m groups of similar clients, all answers counting the same."""
     if algorithm not in (1, 2):
         raise UsageError(f"clustered(algorithm) must be 1 (by size) or 2 (by similarity), got {algorithm!r}.")
-    base = base or fedavg()
+    base = base if base is not None else fedavg()
+    expect(base, Algorithm, "clustered(base) must be an algorithm", "Write clustered(fedatlas.fedavg()).")
     for link in base.weighting:
         if type(link) not in (ByExamples, Equal):
             raise UsageError(

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.client import ClientData
-from fedatlas.errors import UsageError
+from fedatlas.errors import UsageError, expect
 from fedatlas.types import Cohort, Tensors
 from fedatlas.weighting import Weighting
 
@@ -65,6 +65,7 @@ def from_uniform(counts: Tensor) -> Tensor:
 def feddisco(base: Algorithm | None = None, a: float = 0.5, b: float = 0.1) -> Algorithm:
     """Any base algorithm (FedAvg if none is given) in which clients with balanced labels count more."""
     base = base if base is not None else fedavg()
+    expect(base, Algorithm, "feddisco(base) must be an algorithm", "Write feddisco(fedatlas.fedavg()).")
     if any(link.name == Discrepancy.name for link in base.weighting):
         raise UsageError(f"feddisco over {base.name}: it already weighs by discrepancy; set a and b there.")
     deaf = [type(rule).__name__ for rule in base.server if rule.ignores_weights]

@@ -24,7 +24,7 @@ from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.client import Local
-from fedatlas.errors import UsageError, unknown_name
+from fedatlas.errors import UsageError, expect, unknown_name
 from fedatlas.grouping import COVARIANCES, METHODS, Groups, group_clients, group_means
 from fedatlas.models.prompted import TypePrompted
 from fedatlas.objectives import ReceivedLoss, Term, received_losses
@@ -260,6 +260,7 @@ def fedgr(
 
 def reweighted(base: Algorithm, weighting: GroupLoss) -> Algorithm:
     """Return the base with group reweighting and what it asks of clients."""
+    expect(base, Algorithm, "fedgr(base) must be an algorithm", "Write fedgr(fedatlas.fedavg()).")
     if any(link.name == GroupLoss.name for link in base.weighting):
         raise UsageError(f"fedgr over {base.name}: it already weighs by the groups' losses; change its settings there.")
     if deaf := [type(rule).__name__ for rule in base.server if rule.ignores_weights]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedatlas.atlas.noise import noisy, plan_noise
 from fedatlas.atlas.places import group_labels, place
 from fedatlas.atlas.storage import read_vectors, write_vectors
-from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.errors import DataError, UsageError, expect, unknown_name
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,7 +35,7 @@ class Atlas:
     names: tuple[str, ...]
     """The clients."""
     halves: Mapping[str, Tensor]
-    """float32 (clients, width) each: raw means, not normalised."""
+    """float32 (clients, width) each: raw means, not normalised. Arrays and lists are copied into tensors."""
     sizes: Tensor
     """int64 (clients,): the training examples of each client."""
     domains: tuple[str | None, ...] = ()
@@ -44,11 +44,19 @@ class Atlas:
     """Plain values that say where the vectors come from: source, encoder, seed, ..."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))
+        object.__setattr__(self, "halves", {own: _tensor(table, own) for own, table in _halves(self.halves).items()})
+        object.__setattr__(self, "sizes", _tensor(self.sizes, "sizes", whole=True))
         object.__setattr__(self, "domains", tuple(self.domains) or (None,) * len(self.names))
         _check(self)
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def __repr__(self) -> str:
+        halves = ", ".join(f"{own} of width {table.shape[1]}" for own, table in self.halves.items())
+        source = f", from {self.provenance['source']}" if "source" in self.provenance else ""
+        return f"Atlas({len(self):,} clients, {halves}{source})"
 
     def rows(self, names: Sequence[str]) -> Tensor:
         """Return the positions of clients, int64."""
@@ -122,12 +130,13 @@ class Atlas:
         """Return (clients, 2): a place for each client in a plane, by ``pca`` or ``tsne`` of the unit rows."""
         return place(self._points(half), method, seed)
 
-    def add_client(self, name: str, halves: Mapping[str, Tensor], size: int, domain: str | None = None) -> "Atlas":
+    def add_client(self, name: str, halves: Mapping[str, Any], size: int, domain: str | None = None) -> "Atlas":
         """Return the atlas with one more client, made by the same source (and with the same noise, if any)."""
         if name in self._positions:
             raise UsageError(f"client {name!r} is in the atlas already; give the new client another name.")
-        if halves.keys() != self.halves.keys():
+        if _halves(halves).keys() != self.halves.keys():
             raise UsageError(f"client {name!r}: give the halves {sorted(self.halves)}, got {sorted(halves)}.")
+        halves = {own: _tensor(vector, own) for own, vector in halves.items()}
         for own, table in self.halves.items():
             if halves[own].shape != table.shape[1:]:
                 raise UsageError(
@@ -251,6 +260,27 @@ class Atlas:
             digest.update(f"{own} {table.shape[1]}".encode())
             digest.update(table.contiguous().numpy().data)
         return digest.hexdigest()[:16]
+
+
+def _halves(halves: Any) -> Mapping[str, Any]:
+    do = "Name them: halves={'feature': vectors}."
+    expect(halves, Mapping, "halves of an atlas must be a dictionary, vectors by the half's name", do)
+    found: Mapping[str, Any] = halves
+    return found
+
+
+def _tensor(values: Any, title: str, *, whole: bool = False) -> Tensor:
+    """Return numbers as a tensor, copied from an array or a list; a tensor is taken as it is."""
+    if isinstance(values, Tensor):
+        return values
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"{title!r} of the atlas must be an array of numbers: {error}.") from error
+    if array.dtype.kind not in ("iu" if whole else "fiu"):
+        kind = "whole numbers" if whole else "numbers"
+        raise DataError(f"{title!r} of the atlas must be an array of {kind}, got one of {array.dtype}.")
+    return torch.from_numpy(array.astype(np.int64 if whole else np.float32))
 
 
 def _check(atlas: Atlas) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.errors import UsageError, unknown_name
+from fedatlas.errors import UsageError, expect_number, unknown_name
 from fedatlas.grouping import group_clients
 from fedatlas.seeds import derive
 
@@ -17,6 +17,7 @@ def group_labels(points: Tensor, count: int, method: str, seed: int) -> Tensor:
 
     ``count`` is the most groups: points that hardly differ make fewer, and ``finch`` finds the number itself.
     """
+    expect_number(count, "count of groups", whole=True)
     if not 1 <= count <= len(points):
         raise UsageError(f"count of groups must be in [1, {len(points)}], the number of clients; got {count}.")
     # Spherical: the points are unit vectors, whose directions have no scales of their own.

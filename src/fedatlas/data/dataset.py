@@ -52,6 +52,12 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        parts = [f"{len(self):,} examples, {self.kind} of shape {tuple(self.inputs.shape[1:])}"]
+        for title, names in (("classes", self.classes), ("domains", self.domains), ("owners", self.owners)):
+            parts += [f"{len(names):,} {title}"] if names else []
+        return f"Dataset({self.name!r}, {', '.join(parts)})"
+
     @property
     def kind(self) -> str:
         """``image``, ``tokens`` or ``features``."""

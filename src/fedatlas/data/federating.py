@@ -28,7 +28,7 @@ from fedatlas.data.partitions import (
     Share,
     Square,
 )
-from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.errors import DataError, UsageError, expect, unknown_name
 from fedatlas.seeds import numpy_generator
 
 PARTITIONS: dict[str, Any] = {
@@ -76,6 +76,12 @@ def federate(
         >>> len(federation), len(federation.training_ids)
         (20, 15)
     """
+    expect(data, Dataset, "federate(data) must be a data set", "Write fedatlas.load_dataset(...) or from_arrays(...).")
+    if isinstance(partition, type | str) or not hasattr(partition, "assign"):
+        title = partition.__name__ if isinstance(partition, type) else "Dirichlet"
+        title = PARTITIONS[partition].__name__ if isinstance(partition, str) and partition in PARTITIONS else title
+        do = f"Write fedatlas.data.{title}(...), with its settings."
+        expect(partition, (), "federate(partition) must be a partition", do)
     if test not in TESTS:
         raise unknown_name("test", test, TESTS)
     if not 0 < test_fraction < 1:

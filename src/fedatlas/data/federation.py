@@ -38,6 +38,12 @@ class Client:
     held_out: bool = False
     """A held-out client never trains; it is there to be tested or adapted to."""
 
+    def __repr__(self) -> str:
+        parts = [repr(self.name), f"{len(self.train):,} examples to train on, {len(self.test):,} to test on"]
+        parts += [f"domain {self.domain}"] if self.domain is not None else []
+        parts += [repr(self.transform)] if self.transform is not None else []
+        return f"Client({', '.join(parts)}{', held out' if self.held_out else ''})"
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Federation:
@@ -77,6 +83,14 @@ class Federation:
 
     def __len__(self) -> int:
         return len(self.clients)
+
+    def __repr__(self) -> str:
+        held_out = len(self) - len(self.training_ids)
+        parts = [f"{len(self):,} clients{f' ({held_out:,} held out)' if held_out else ''}"]
+        parts += [f"{sum(len(client.train) for client in self if not client.held_out):,} examples to train on"]
+        parts += [f"domains {', '.join(self.domains)}"] if 0 < len(self.domains) <= 8 else []
+        parts += [f"{len(self.domains):,} domains"] if len(self.domains) > 8 else []
+        return f"Federation({self.name!r}, {'; '.join([*parts, self.partition] if self.partition else parts)})"
 
     def __iter__(self) -> Iterator[Client]:
         return iter(self.clients)
