@@ -73,6 +73,11 @@ def test_compare_prints_one_row_an_algorithm(arrays: Path, tmp_path: Path) -> No
     assert re.search(r"^fedavg .*±", result.output, re.M)
     assert re.search(r"^fedprox .*±", result.output, re.M)
     assert (tmp_path / "both/report.html").exists()
+    (tmp_path / "both/report.html").unlink()
+    again = invoke("report", tmp_path / "both")
+    assert again.exit_code == 0, again.output
+    assert re.findall(r"^fed\w+ .*±.*$", again.output, re.M) == re.findall(r"^fed\w+ .*±.*$", result.output, re.M)
+    assert (tmp_path / "both/report.html").exists()
 
 
 def test_compare_refuses_before_it_trains_anything(arrays: Path, tmp_path: Path) -> None:

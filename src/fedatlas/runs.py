@@ -259,6 +259,12 @@ class Run:
         return f"Run({str(self.folder)!r}, {self.name}, {len(self.rounds)} rounds)"
 
 
+def find_runs(folder: Path) -> list[Run]:
+    """Return the run in a folder, or the runs in the folders inside it, as `compare` leaves them."""
+    inside = [] if (folder / RESOLVED).exists() else sorted(folder.glob(f"*/{RESOLVED}"))
+    return [Run(path.parent) for path in inside] or [Run(folder)]
+
+
 def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     """Tell whether a folder holds a run, and refuse one where a run may not be written."""
     if resume and overwrite:
