@@ -157,6 +157,7 @@ def test_how_to_make_an_atlas_is_a_table() -> None:
         ("data.source=digit", r"unknown .*'digit'.*Did you mean 'digits'"),
         ("data.partition=dirichle", r"unknown partition 'dirichle'\. Did you mean 'dirichlet'"),
         ("data.partition={name = 'dirichlet', alfa = 1}", "unknown option of dirichlet 'alfa'"),
+        ("data.partition={nam = 'dirichlet'}", r"data\.partition needs a key name, got 'nam'\. .*dirichlet"),
     ],
 )
 def test_wrong_data_settings_are_named(setting: str, message: str) -> None:

@@ -2,15 +2,19 @@
 
 import ast
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from typer.main import get_command
 
 import fedatlas
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.cli import app
+from fedatlas.config import Config
+from fedatlas.training import fingerprint
 
 ROOT = Path(__file__).parent.parent
 
@@ -107,6 +111,20 @@ def test_the_readme_example_runs(tmp_path: Path) -> None:
     code = blocks[0].replace("rounds=20", "rounds=2")
     assert len([line for line in blocks[0].splitlines() if line.strip()]) <= 10
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120, capture_output=True)
+
+
+def test_the_readme_s_first_command_is_its_example() -> None:
+    readme = (ROOT / "README.md").read_text()
+    command = re.search(r"^fedatlas train --data digits --algorithm fedprox.*?--folder \S+", readme, re.S | re.M)
+    assert command
+    words = shlex.split(command[0])
+    settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+    config = Config.load(None, settings, data={"source": "digits"}, algorithm={"name": "fedprox"})
+    code = re.findall(r"```python\n(.*?)```", readme, re.S)[0]
+    example: dict[str, Any] = {}
+    exec(code[: code.index("run = ")], example)
+    assert fingerprint(config.federation()) == fingerprint(example["federation"])
+    assert f"fedatlas.fedprox(mu={config.values['algorithm']['mu']})" in code
 
 
 def test_the_readme_names_every_algorithm_and_its_commands_exist() -> None:

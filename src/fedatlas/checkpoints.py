@@ -52,6 +52,10 @@ class CheckpointStore:
         """Tell whether there is a checkpoint."""
         return (self.folder / MANIFEST).exists()
 
+    def round(self) -> int:
+        """Return how many rounds the checkpoint has seen, 0 if there is none."""
+        return int(self._manifest()["round"]) if self.exists() else 0
+
     def memories(self, limit: int | None, place: Place) -> ClientMemories:
         """Return a place for what clients will remember, that spills into this folder."""
         return ClientMemories(self.files, limit=limit, place=place)

@@ -241,17 +241,17 @@ def list_(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of several as `compare` makes them.")],
     to: Annotated[
         Path | None, typer.Option("--to", help="The HTML file; default report.html in the first folder.")
     ] = None,
 ) -> None:
     """Write one HTML page about a run, or comparing several."""
     from fedatlas.report import write_report
-    from fedatlas.runs import Run
+    from fedatlas.runs import find_runs
 
     with friendly():
-        found = [Run(folder) for folder in runs]
+        found = [run for folder in runs for run in find_runs(folder)]
         print_results(found)
         output.print(f"report: {write_report(found, to or runs[0] / 'report.html')}", highlight=False, soft_wrap=True)
 

@@ -275,7 +275,12 @@ def build_partition(settings: Mapping[str, Any] | str | None, data: Dataset, *, 
             count = max(2, min(10, len(data) // 40))
             settings = {"name": "dirichlet", "num_clients": count, "alpha": 0.5, "min_samples": 4}
     options = {"name": settings} if isinstance(settings, str) else dict(settings)
-    name = options.pop("name", None)
+    if "name" not in options:
+        raise UsageError(
+            f"data.partition needs a key name, got {', '.join(map(repr, options)) or 'an empty table'}. Give "
+            f'{{ name = "...", ... }} with one of {", ".join(sorted(PARTITIONS))}.'
+        )
+    name = options.pop("name")
     if name not in PARTITIONS:
         raise unknown_name("partition", name, PARTITIONS)
     return _checked(PARTITIONS[name], f"option of {name}", options)  # type: ignore[no-any-return]

@@ -12,12 +12,13 @@ import torch
 import typer
 
 from fedatlas.atlas.making import kept_atlas, make_atlas
+from fedatlas.checkpoints import CheckpointStore
 from fedatlas.client import Workbench
 from fedatlas.config import Config
 from fedatlas.data.federation import Federation
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.progress import Bar, make_progress
-from fedatlas.runs import ATLAS, Run
+from fedatlas.runs import ATLAS, NEW_ATLAS, Run, check_folder, check_rounds
 from fedatlas.terminal import errors
 from fedatlas.training import make_model, train_run
 
@@ -39,14 +40,18 @@ def run_config(
 ) -> Run:
     """Train what a config says, and say how to resume when it is interrupted."""
     check_device(device)
+    taken = check_folder(folder, resume=resume, overwrite=overwrite)
+    played, rounds = CheckpointStore(folder / "checkpoints").round() if taken and resume else 0, config.plan().rounds
+    check_rounds(played, rounds, folder)
     federation = _federation(config)
     atlas = None
     if (make := config.atlas_settings()) is not None:
         here: dict[str, Any] = {"device": device, "workers": workers, "progress": show}
-        atlas = kept_atlas(folder / ATLAS, lambda: make_atlas(federation, **make, **here), resume=resume)
-    algorithm = config.algorithm(atlas)
+        file = folder / (NEW_ATLAS if taken and overwrite else ATLAS)
+        atlas = kept_atlas(file, lambda: make_atlas(federation, **make, **here), resume=resume)
     try:
-        return train_run(
+        algorithm = config.algorithm(atlas)
+        run = train_run(
             federation,
             algorithm,
             config.run_settings(federation.data),
@@ -57,7 +62,7 @@ def run_config(
             folder=folder,
             resume=resume,
             overwrite=overwrite,
-            progress=make_progress(show, algorithm.name, config.plan().rounds),
+            progress=make_progress(show, algorithm.name, rounds),
             config=config.to_toml(),
         )
     except KeyboardInterrupt:
@@ -67,6 +72,14 @@ def run_config(
             soft_wrap=True,
         )
         raise typer.Exit(130) from None
+    finally:
+        if taken:
+            (folder / NEW_ATLAS).unlink(missing_ok=True)
+    if played == rounds and show is not False:
+        errors.print(
+            f"{folder} already had all {rounds} rounds: nothing was left to do.", highlight=False, soft_wrap=True
+        )
+    return run
 
 
 def _federation(config: Config) -> Federation:

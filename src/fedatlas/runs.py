@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.checkpoints import Checkpoint, CheckpointStore, atomic_write
-from fedatlas.errors import RunFolderError
+from fedatlas.differences import differences, told
+from fedatlas.errors import RunFolderError, UsageError
+from fedatlas.run_locks import LOCK, lock_folder
 from fedatlas.types import Tensors
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ CONFIG = "config.toml"
 ATLAS = "atlas.safetensors"
 """The atlas that a run made for itself, where its config says so."""
 ADAPTED = "adapted.json"
-LOCK = ".lock"
-"""Held by the process that writes the run; a process that is killed lets go of it."""
+NEW_ATLAS = "atlas-new.safetensors"
+"""The atlas of a run that will replace the one in the folder when it begins."""
 
 
 class RunWriter:
@@ -57,28 +58,35 @@ class RunWriter:
     ) -> None:
         self.folder = folder
         self.checkpoints = CheckpointStore(folder / "checkpoints")
-        taken = (folder / RESOLVED).exists()
-        if taken and not resume and not overwrite:
-            raise RunFolderError(
-                f"{folder} already holds a run. Resume it (--resume), replace it (--overwrite) or use another folder."
-            )
-        if folder.is_dir() and not taken and any(not _is_ours(path.name) for path in folder.iterdir()):
-            raise RunFolderError(f"{folder} is not empty and holds no run; choose another folder.")
+        taken = check_folder(folder, resume=resume, overwrite=overwrite)
         try:
             self.checkpoints.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunFolderError(
                 f"cannot make {folder}: {error.strerror}. Choose a folder you may write to."
             ) from error
-        if taken and resume:
+        self._resumed = taken and resume
+        if self._resumed:
             check_same(_read_json(folder / RESOLVED), resolved, folder)
-        self._lock = _locked(folder)
-        if not (taken and resume):
-            self._clear()
-        if config is not None:
-            atomic_write(folder / CONFIG, config.encode())
-        atomic_write(folder / RESOLVED, json.dumps(resolved, indent=1).encode())
+            check_rounds(self.checkpoints.round(), resolved["training"]["rounds"], folder)
+        self._lock = lock_folder(folder)
+        self._resolved, self._config, self._begun = resolved, config, False
         self._files: dict[str, IO[bytes]] = {}
+
+    def begin(self) -> None:
+        """Write what the run is made of, in place of a run that is to be replaced: nothing is lost before."""
+        if self._begun:
+            return
+        self._begun = True
+        if self._resumed and self.checkpoints.round() == self._resolved["training"]["rounds"]:
+            return  # nothing is left to do
+        if not self._resumed:
+            self._clear()
+            if (self.folder / NEW_ATLAS).exists():
+                (self.folder / NEW_ATLAS).replace(self.folder / ATLAS)
+        if self._config is not None:
+            atomic_write(self.folder / CONFIG, self._config.encode())
+        atomic_write(self.folder / RESOLVED, json.dumps(self._resolved, indent=1).encode())
 
     def open(self, checkpoint: Checkpoint | None) -> None:
         """Open the records; what lies beyond the checkpoint is cut off, since it will be written again."""
@@ -268,26 +276,33 @@ class Run:
         return f"Run({str(self.folder)!r}, {self.name}, {len(self.rounds)} rounds)"
 
 
-def _locked(folder: Path) -> IO[bytes] | None:
-    """Keep other processes from writing the same run, where the system can; two would spoil each other's."""
-    if sys.platform == "win32":
-        return None
-    import fcntl  # which Windows has not
+def find_runs(folder: Path) -> list[Run]:
+    """Return the run in a folder, or the runs in the folders inside it, as `compare` leaves them."""
+    inside = [] if (folder / RESOLVED).exists() else sorted(folder.glob(f"*/{RESOLVED}"))
+    return [Run(path.parent) for path in inside] or [Run(folder)]
 
-    try:
-        file = (folder / LOCK).open("ab")
-    except OSError:
-        return None  # what cannot be written is told when a record is opened
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        if not isinstance(error, BlockingIOError):
-            return None  # a file system without locks
+
+def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
+    """Tell whether a folder holds a run, and refuse one where a run may not be written."""
+    if resume and overwrite:
+        raise UsageError("--resume goes on with the run in the folder, --overwrite replaces it: give one of the two.")
+    taken = (folder / RESOLVED).exists()
+    if taken and not resume and not overwrite:
         raise RunFolderError(
-            f"{folder} is being written by another process. Wait until it ends, or use another folder."
-        ) from None
-    return file
+            f"{folder} already holds a run. Resume it (--resume), replace it (--overwrite) or use another folder."
+        )
+    if folder.is_dir() and not taken and any(not _is_ours(path.name) for path in folder.iterdir()):
+        raise RunFolderError(f"{folder} is not empty and holds no run; choose another folder.")
+    return taken
+
+
+def check_rounds(played: int, asked: int, folder: Path) -> None:
+    """Refuse to resume a run to fewer rounds than it has."""
+    if asked < played:
+        raise RunFolderError(
+            f"{folder} already has {played} rounds, and {asked} were asked for. Ask for more to go on, or use another "
+            "folder for fewer."
+        )
 
 
 def _is_ours(name: str) -> bool:
@@ -319,30 +334,15 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) 
         optimizer = optimizer["base"]
     if optimizer.get("schedule", "constant") == "constant":
         free.add(("training", "rounds"))
-    differing = [path for path in _differences(before, now) if path[:1] not in free and path not in free]
+    differing = [path for path in differences(before, now) if path[:1] not in free and path not in free]
     engines = [tree.get("machine", {}).get("engine", "loop") for tree in (before, now)]
     if engines.count("vmap") == 1:  # the others give the same bits
         differing.append(("machine", "engine"))
     if differing:
-        shown = "; ".join(
-            f"{'.'.join(map(str, p))}: {_at(before, p)!r} then, {_at(now, p)!r} now" for p in differing[:3]
-        )
+        shown = "; ".join(told(before, now, differing)[:3])
         raise RunFolderError(
             f"{folder} was made with other settings ({shown}). Resume with the same ones, or choose another folder."
         )
-
-
-def _differences(one: Any, other: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        keys = dict.fromkeys([*one, *other])
-        return [found for key in keys for found in _differences(one.get(key), other.get(key), (*path, key))]
-    return [] if one == other else [path]
-
-
-def _at(tree: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        tree = tree.get(key) if isinstance(tree, Mapping) else None
-    return tree
 
 
 def _read_json(path: Path) -> Any:

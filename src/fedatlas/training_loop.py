@@ -86,6 +86,7 @@ class TrainingLoop:
 
     def run(self) -> None:
         """Play the rounds that are left."""
+        self.writer.begin()
         self._restore()
         self.watch = Stopwatch()
         try:

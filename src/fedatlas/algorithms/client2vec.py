@@ -86,7 +86,9 @@ def client2vec(
     known = inspect.signature(client2vec).parameters
     idle = [name for name, value in local.items() if value != known[name].default]
     if idle and not train:
-        raise UsageError(f"client2vec: {idle[0]} is of the local objective, which is off. Set train=True, or leave it.")
+        raise UsageError(
+            f"client2vec: {idle[0]} is of the local objective, which is off. Set train=True (--use train), or leave it."
+        )
     base = base if base is not None else fedavg()
     expect(base, Algorithm, "client2vec(base) must be an algorithm", "Write client2vec(fedatlas.fedavg(), atlas).")
     algorithm = replace(base, name="client2vec" if base.name == "fedavg" else f"client2vec+{base.name}")
@@ -97,7 +99,7 @@ def client2vec(
         if type(base.sampler) is not Uniform:
             raise UsageError(
                 f"client2vec over {base.name}: it has a sampler of its own, {type(base.sampler).__name__}. "
-                "Set sample=False, or use a base that samples uniformly."
+                "Set sample=False (--use aggregate), or use a base that samples uniformly."
             )
         chosen = TAUS.get(str(atlas.provenance.get("strategy")), OTHER_TAU) if tau is None else tau
         algorithm = replace(algorithm, sampler=SimilarToLast(atlas=atlas, tau=chosen, half=half))
@@ -106,10 +108,12 @@ def client2vec(
         if deaf:
             raise UsageError(
                 f"client2vec over {base.name}: its server rule {deaf[0]} ignores weights, so weighing has no effect. "
-                "Set aggregate=False, or use another base."
+                "Set aggregate=False (--use sample), or use another base."
             )
         if any(link.name == SimilarityWeights.name for link in base.weighting):
-            raise UsageError(f"client2vec over {base.name}: it already weighs by similarity. Set aggregate=False.")
+            raise UsageError(
+                f"client2vec over {base.name}: it already weighs by similarity. Set aggregate=False (--use sample)."
+            )
         links = SimilarityWeights(atlas=atlas, gamma=gamma, lambda1=lambda1, half=half)
         algorithm = algorithm.with_weighting(links)
     if train:
@@ -163,7 +167,9 @@ def _with_objective(
             f"{', '.join(map(repr, atlas.halves))}. Set train=False, or name one by objective_half."
         )
     if any(own.name == term.name for own in algorithm.objective):
-        raise UsageError(f"client2vec over {base}: it already trains with an atlas. Set train=False.")
+        raise UsageError(
+            f"client2vec over {base}: it already trains with an atlas. Set train=False (no train in --use)."
+        )
     if term.lambda_o == 0 and term.lambda_d == 0:
         return algorithm
     if test_through == "g" and term.lambda_d == 0:

@@ -111,6 +111,7 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
         said = transport.introduce(_read_introductions(folder) if before else None)
         writer = RunWriter(folder, resolved, config=config.to_toml(), resume=before is not None)
         try:
+            writer.begin()
             _write_introductions(folder, said)
             _write_before(folder, transport.remarks())
             TrainingLoop(algorithm, federation, transport, plan, seeds, writer, Narrator(plan.rounds)).run()

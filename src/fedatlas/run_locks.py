@@ -1,0 +1,34 @@
+"""A run's folder is written by one process at a time."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import IO
+
+from fedatlas.errors import RunFolderError
+
+LOCK = ".lock"
+"""Held by the process that writes the run; a process that is killed lets go of it."""
+
+
+def lock_folder(folder: Path) -> IO[bytes] | None:
+    """Keep other processes from writing the same run, where the system can; two would spoil each other's."""
+    if sys.platform == "win32":
+        return None
+    import fcntl  # which Windows has not
+
+    try:
+        file = (folder / LOCK).open("ab")
+    except OSError:
+        return None  # what cannot be written is told when a record is opened
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        if not isinstance(error, BlockingIOError):
+            return None  # a file system without locks
+        raise RunFolderError(
+            f"{folder} is being written by another process. Wait until it ends, or use another folder."
+        ) from None
+    return file
