@@ -123,6 +123,7 @@ def test_list_tells_what_leaves_a_client() -> None:
         (["train", "--device", "gpu"], "torch knows no device 'gpu'; use --device cpu, cuda or cuda:N"),
         (["map", "--device", "gpu"], "torch knows no device 'gpu'"),
         (["adapt", "nowhere", "--device", "gpu"], "torch knows no device 'gpu'"),
+        (["flower", "node", "--client", "a", "--device", "gpu"], "torch knows no device 'gpu'"),
         (["train", "--set", "training.cohort=abc"], "training.cohort must be a whole number, a fraction or nothing"),
         (["train", "--data", "nowhere.npz"], "nowhere.npz"),
         (["list", "algorithm"], "Did you mean 'algorithms'"),

@@ -122,7 +122,7 @@ def test_a_wrong_setting_is_named_with_the_nearest_known(setting: str, message: 
         ("algorithm={name = 'feddisco', base = {name = 'moon', mu = 'x'}}", "algorithm.base.mu must be a number"),
         ("algorithm={name = 'feddisco', base = {mu = 1}}", "algorithm.base is a name or a table with a name"),
         ("algorithm={name = 'fedgr', atlas = 3}", "algorithm.atlas must be a path or nothing, got 3"),
-        ("atlas.use=train", "atlas.use must be a list of texts, got 'train'"),
+        ("atlas.use=train", "atlas.use must be a list of texts, got 'train'. Write [\"train\"]."),
         ("atlas.tau=warm", "atlas.tau must be a number or nothing, got 'warm'"),
         ("atlas.make={epochs = 'ten'}", "atlas.make.epochs must be a whole number, got 'ten'"),
         ("atlas.make={settings = {layers = 'two'}}", "atlas.make.settings.layers must be a whole number, got 'two'"),

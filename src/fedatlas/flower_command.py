@@ -128,7 +128,9 @@ def node(
         _need_flower()
         from fedatlas.data.named import DATASETS
         from fedatlas.flower.launch import environment, speaks_tls, supernode_command
+        from fedatlas.running import check_device
 
+        check_device(device)
         if not insecure and (authority is None or key is None):
             raise UsageError("give --authority ca.pem and --key NAME.key, or --insecure for a trial without either.")
         if insecure and speaks_tls(superlink):

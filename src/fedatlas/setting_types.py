@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import types
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
@@ -34,7 +35,9 @@ def check_value(where: str, value: Any, kind: Any) -> None:
     >>> check_value("training.cohort", 0.5, int | float | None)
     """
     if not _fits(value, kind):
-        raise UsageError(f"{where} must be {_words(kind)}, got {value!r}.")
+        several = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+        hint = f" Write {json.dumps(several)}." if isinstance(value, str) and _fits(several, kind) else ""
+        raise UsageError(f"{where} must be {_words(kind)}, got {value!r}.{hint}")
 
 
 def _fits(value: Any, kind: Any) -> bool:
