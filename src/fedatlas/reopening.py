@@ -58,9 +58,10 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
     A test part that the data set comes with is kept for the test.
     """
     then = run.resolved["federation"]
+    form = then["form"]
     if isinstance(given, Dataset):
         # Scaled as the run's examples were: the network knows no other inputs.
-        given = replace(given, mean=tuple(then["mean"]), std=tuple(then["std"]))
+        given = replace(given, mean=tuple(form["mean"]), std=tuple(form["std"]))
         test = "all" if given.is_test is not None and bool(given.is_test.any()) else "client"
         whose = NaturalId(min_samples=1) if given.owner is not None else ByDomain() if given.domains else None
         federation = federate(given, whose or Iid(num_clients=1), test=test, seed=run.resolved["seeds"]["partition"])
@@ -83,7 +84,7 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
             raise DataError(f"the data of {run.folder} changed since it was trained. Restore them, or give data=.")
     data = federation.data
     here = f"{data.kind} of shape {list(data.inputs.shape[1:])}"
-    there = f"{then['kind']} of shape {then['shape']}"
+    there = f"{then['kind']} of shape {form['shape']}"
     if here != there:
         raise DataError(
             f"{federation.name}: its examples are {here}, those of {run.folder} are {there}. Bring them to that shape."

@@ -327,8 +327,6 @@ def _installed(name: str) -> bool:
 def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
     """Refuse to resume a run under other settings; machine settings may differ, and so may the number of rounds."""
     free: set[tuple[str, ...]] = {("machine",), ("versions",), ("training", "memory_limit")}
-    if "form" not in before["federation"]:
-        free.add(("federation", "form"))  # an earlier version did not write it down
     optimizer = now["algorithm"]["optimizer"]
     while "base" in optimizer:
         optimizer = optimizer["base"]

@@ -59,7 +59,7 @@ def trained_network(
 
 def prepared_inputs(run: Run, inputs: Any) -> Tensor:
     """Return examples, as a data set holds them, in the form in which the run's network was trained on them."""
-    kind, form = run.resolved["federation"]["kind"], _form(run)
+    kind, form = run.resolved["federation"]["kind"], run.resolved["federation"]["form"]
     tensor = torch.as_tensor(inputs)
     if tensor.dtype != DTYPES[kind] or tuple(tensor.shape[1:]) != tuple(form["shape"]):
         shape = ", ".join(["N", *map(str, form["shape"])])
@@ -85,7 +85,7 @@ def _algorithm(run: Run, given: Algorithm | None) -> Algorithm:
 
 
 def _by_name(run: Run, seed: int) -> nn.Module:
-    model, form = run.resolved["model"], _form(run)
+    model, form = run.resolved["model"], run.resolved["federation"]["form"]
     if not is_model_name(model["name"]):
         raise UsageError(
             f"{run.folder} was trained with a model of your own, {model['name']}; give it, or the function that makes "
@@ -99,16 +99,6 @@ def _by_name(run: Run, seed: int) -> nn.Module:
         seed=seed,
         **model["options"],
     )
-
-
-def _form(run: Run) -> dict[str, Any]:
-    form: dict[str, Any] | None = run.resolved["federation"].get("form")
-    if form is None:
-        raise UsageError(
-            f"{run.folder} does not say what its examples look like, as an earlier fedatlas made it. Use "
-            "fedatlas.adapting.Adapter, which looks at the data."
-        )
-    return form
 
 
 def _position(run: Run, client: str | int) -> int:

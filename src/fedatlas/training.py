@@ -210,9 +210,6 @@ def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, se
         "federation": {
             "data": federation.name,
             "kind": federation.data.kind,
-            "shape": list(federation.data.inputs.shape[1:]),
-            "mean": list(federation.data.mean),
-            "std": list(federation.data.std),
             "partition": federation.partition,
             "classes": list(federation.data.classes),
             "fingerprint": fingerprint(federation),

@@ -218,9 +218,6 @@ def _described(members: Sequence[Member], form: DataForm) -> dict[str, Any]:
     return {
         "data": NETWORK,
         "kind": form.kind,
-        "shape": list(form.shape),
-        "mean": list(form.mean),
-        "std": list(form.std),
         "partition": "each client's own data, at its node",
         "classes": list(form.classes),
         "fingerprint": digest.hexdigest(),
