@@ -14,7 +14,6 @@ from fedatlas.checking import check_algorithm
 from fedatlas.client import ClientData
 from fedatlas.errors import DataError, UsageError
 from fedatlas.rehearsal import tiny_federation
-from fedatlas.runs import Run
 from fedatlas.training import make_model, train
 from tiny import Norms, blob_federation, same_bits
 
@@ -162,18 +161,6 @@ def test_whose_model_must_be_said_where_clients_keep_some_of_it(tmp_path: Path) 
     run = train(blob_federation(), fedper(), model="mlp", folder=tmp_path, **QUIET)
     with pytest.raises(UsageError, match=r"fedper keeps parameters with each client \(head.bias, head.weight\); say"):
         run.model()
-
-
-def test_a_run_that_an_earlier_version_began_can_be_resumed(tmp_path: Path) -> None:
-    run = train(blob_federation(), fedavg(), model="mlp", folder=tmp_path, **QUIET)
-    resolved = dict(run.resolved)
-    form = resolved["federation"].pop("form")
-    (tmp_path / "resolved.json").write_text(json.dumps(resolved))
-    with pytest.raises(UsageError, match="does not say what its examples look like"):
-        Run(tmp_path).model()
-    again = train(blob_federation(), fedavg(), model="mlp", folder=tmp_path, resume=True, **(QUIET | {"rounds": 2}))
-    assert len(again.rounds) == 2
-    assert form["shape"] == [4]
 
 
 def test_the_examples_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
