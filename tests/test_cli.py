@@ -99,6 +99,16 @@ def test_compare_all_leaves_out_what_the_model_does_not_suit(
     assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["fedavg-0", "fedavg-1", "report.html"]
 
 
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_a_line_and_pictures_are_named(tmp_path: Path) -> None:
+    owner = ["a"] * 9 + ["b"] * 9 + ["c"]
+    np.savez(tmp_path / "own.npz", x=np.eye(19, dtype=np.float32), y=np.arange(19) % 2, owner=owner)
+    result = invoke("map", "--data", tmp_path / "own.npz", "--source", "label-histogram", "--to", tmp_path / "a.st")
+    assert result.exit_code == 0, result.output
+    assert re.search("^note: natural-id: 1 of 3 owners in own .* left out: c", result.output, re.M)
+    assert f"pictures: {tmp_path / 'a-similarity.png'}, {tmp_path / 'a-map.png'}" in result.output
+
+
 def test_list_names_everything_with_a_line() -> None:
     result = invoke("list")
     assert result.exit_code == 0

@@ -207,8 +207,10 @@ def map_(
                 workers=workers,
             )
         atlas.save(to)
+        drawn: list[Path] = []
         for title, picture in {"similarity": similarity_picture(atlas), "map": map_picture(atlas)}.items():
-            save_picture(picture, to.with_name(f"{to.stem}-{title}.png"))
+            drawn.append(to.with_name(f"{to.stem}-{title}.png"))
+            save_picture(picture, drawn[-1])
         near = {name: atlas.neighbours(name, 3) for name in atlas.names[:20]}
         print_lines(
             "nearest clients",
@@ -217,7 +219,10 @@ def map_(
         if 1 < (count := len({*atlas.domains})) < len(atlas):
             right = cluster_accuracy(atlas.groups(count), list(atlas.domains))
             output.print(f"groups: {count} by k-means, {right:.0%} of clients are of their group's commonest domain")
-        output.print(f"what left each client: {left}\natlas: {to}", highlight=False, soft_wrap=True)
+        pictures = ", ".join(map(str, drawn))
+        output.print(
+            f"what left each client: {left}\natlas: {to}\npictures: {pictures}", highlight=False, soft_wrap=True
+        )
 
 
 @app.command(name="list")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -20,12 +22,18 @@ errors = Console(stderr=True, markup=False, emoji=False)
 
 @contextmanager
 def friendly() -> Iterator[None]:
-    """Print an error of ours as one message, without a traceback."""
+    """Print an error of ours as one message, without a traceback, and a warning as a line."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            yield
     except FedatlasError as error:
         print_error("error:", error)
         raise typer.Exit(2) from None
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    errors.print(Text.assemble(("note:", "bold yellow"), " ", str(message)), highlight=False, soft_wrap=True)
 
 
 def print_error(title: str, error: object) -> None:
