@@ -109,6 +109,46 @@ def test_a_warning_is_a_line_and_pictures_are_named(tmp_path: Path) -> None:
     assert f"pictures: {tmp_path / 'a-similarity.png'}, {tmp_path / 'a-map.png'}" in result.output
 
 
+OWN = """
+from dataclasses import replace
+
+import fedatlas
+
+
+def gentle(mu: float = 0.5):
+    return replace(fedatlas.fedprox(mu=mu), name="gentle")
+
+
+def nothing():
+    return 3
+"""
+
+
+def test_a_recipe_of_ones_own_is_named_by_file_and_function(
+    arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(OWN)
+    result = invoke("train", "--data", arrays, *SMALL, "--algorithm", "mine.py:gentle", "--set", "algorithm.mu=0.1")
+    assert result.exit_code == 0, result.output
+    run = Run(next(Path("runs").glob("*-gentle-0")))
+    assert run.name == "gentle"
+    assert "'mu': 0.1" in str(run.resolved["algorithm"])
+    whom = run.resolved["federation"]["clients"][0]["name"]
+    assert invoke("adapt", run.folder, "--client", whom).exit_code == 0
+    result = invoke("compare", "fedavg", "mine.py:gentle", "--data", arrays, *SMALL, "--folder", "both")
+    assert result.exit_code == 0, result.output
+    assert Path("both/gentle-0").is_dir()
+    for name, said in {
+        "mine.py:gently": "algorithm 'mine.py:gently' cannot be found",
+        "no.py:gentle": "algorithm 'no.py:gentle' cannot be found",
+        "mine.py:nothing": "must return a fedatlas.Algorithm, got int",
+    }.items():
+        result = invoke("train", "--data", arrays, *SMALL, "--algorithm", name, "--folder", "other")
+        assert result.exit_code == 2, result.output
+        assert said in " ".join(result.output.split())
+
+
 def test_list_names_everything_with_a_line() -> None:
     result = invoke("list")
     assert result.exit_code == 0

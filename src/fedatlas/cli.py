@@ -108,12 +108,12 @@ def compare(
     from fedatlas.algorithms import ALGORITHMS
     from fedatlas.config import Config
     from fedatlas.report import write_report
-    from fedatlas.running import run_side_by_side, try_config, unfit_algorithms
+    from fedatlas.running import run_side_by_side, short_name, try_config, unfit_algorithms
 
     with friendly():
         top = folder or Path("runs") / "compare"
         settings = {
-            top / f"{name}-{seed}": Config.load(
+            top / f"{short_name(name)}-{seed}": Config.load(
                 config, set_ or (), **_sections(name, data, data_folder, model, rounds, seed)
             )
             for seed in _seed_list(seeds)

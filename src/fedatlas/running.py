@@ -152,4 +152,9 @@ def default_folder(config: Config) -> Path:
     """Return where a run goes when nobody said."""
     values = config.values
     source = Path(str(values["data"]["source"])).stem
-    return Path("runs") / f"{source}-{values['algorithm']['name']}-{values['seed']}"
+    return Path("runs") / f"{source}-{short_name(values['algorithm']['name'])}-{values['seed']}"
+
+
+def short_name(algorithm: str) -> str:
+    """Return a name for folders: of a recipe of one's own the function's."""
+    return algorithm.rpartition(":")[2]

@@ -28,6 +28,7 @@ from fedatlas.algorithms.qffl import qffl
 from fedatlas.algorithms.scaffold import scaffold
 from fedatlas.algorithms.term import term
 from fedatlas.errors import UsageError, unknown_name
+from fedatlas.functions import find_function
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedavg": fedavg,
@@ -58,6 +59,8 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
 def build_algorithm(name: str, **options: Any) -> Algorithm:
     """Return an algorithm by name; a ``base`` may itself be a name or a table with a name and options.
 
+    The name of a recipe of your own is ``module:function`` or ``path/to/file.py:function``.
+
     >>> build_algorithm("fedprox", mu=0.1).objective[-1]
     Proximal(mu=0.1)
     """
@@ -67,9 +70,9 @@ def build_algorithm(name: str, **options: Any) -> Algorithm:
             "--algorithm fedavg, and give --atlas FILE --use sample,aggregate ([atlas] file and use in a config); in "
             "Python client2vec(base, atlas)."
         )
-    if name not in ALGORITHMS:
+    if ":" not in name and name not in ALGORITHMS:
         raise unknown_name("algorithm", name, ALGORITHMS)
-    recipe = ALGORITHMS[name]
+    recipe = find_function(name, "algorithm") if ":" in name else ALGORITHMS[name]
     known = inspect.signature(recipe).parameters
     for option in options:
         if option not in known:
@@ -78,7 +81,10 @@ def build_algorithm(name: str, **options: Any) -> Algorithm:
             raise unknown_name(f"option of {name}", option, known)
     if isinstance(base := options.get("base"), str | dict):
         options["base"] = build_algorithm(base) if isinstance(base, str) else build_algorithm(**base)
-    return recipe(**options)
+    built = recipe(**options)
+    if not isinstance(built, Algorithm):
+        raise UsageError(f"algorithm {name!r} must return a fedatlas.Algorithm, got {type(built).__name__}.")
+    return built
 
 
 __all__ = [

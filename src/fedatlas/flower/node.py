@@ -14,9 +14,7 @@ device      where to compute, cpu by default
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +23,7 @@ from typing import Any
 from fedatlas.config import Config
 from fedatlas.data import Dataset, Federation, Iid, federate, load_dataset
 from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.functions import find_function
 
 KEYS = ("client", "data", "loader", "domain", "held-out", "memory", "forget", "device")
 PARTITION = ("partition-id", "num-partitions")
@@ -86,33 +85,13 @@ def _own_federation(settings: Mapping[str, Any], config: Config) -> Federation:
 
 def _loaded(settings: Mapping[str, Any]) -> Dataset | Federation:
     text = str(settings["loader"])
-    found = find_function(text)(dict(settings))
+    found = find_function(text, "loader")(dict(settings))
     if not isinstance(found, Dataset | Federation):
         raise DataError(
             f"loader {text} must return a fedatlas.Dataset, or a Federation of one client; got {type(found).__name__}. "
             "fedatlas.from_arrays makes one from arrays."
         )
     return found
-
-
-def find_function(text: str) -> Callable[[dict[str, Any]], Any]:
-    """Return the function that ``module:function`` or ``path/to/file.py:function`` names."""
-    place, _, name = text.rpartition(":")
-    if not place or not name:
-        raise UsageError(f"loader must be module:function or path/to/file.py:function, got {text!r}.")
-    try:
-        if place.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(place).stem, Path(place).expanduser())
-            if spec is None or spec.loader is None:
-                raise ImportError(f"{place} is no Python file")
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(place)
-        function: Callable[[dict[str, Any]], Any] = getattr(module, name)
-    except (ImportError, OSError, AttributeError) as error:
-        raise UsageError(f"loader {text!r} cannot be found: {error}.") from error
-    return function
 
 
 def _simulated(position: int, config: Config) -> Node:

@@ -1,0 +1,39 @@
+"""Functions of a user's own, named on a command line or in a config."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedatlas.errors import UsageError
+
+
+def find_function(text: str, what: str) -> Callable[..., Any]:
+    """Return the function that ``module:function`` or ``path/to/file.py:function`` names; ``what`` asks for it."""
+    place, _, name = text.rpartition(":")
+    if not place or not name:
+        raise UsageError(f"{what} must be module:function or path/to/file.py:function, got {text!r}.")
+    try:
+        own = Path(place).expanduser().resolve() if place.endswith(".py") else None
+        function = getattr(importlib.import_module(place) if own is None else _module(own), name)
+    except (ImportError, OSError, AttributeError) as error:
+        raise UsageError(f"{what} {text!r} cannot be found: {error}.") from error
+    if not callable(function):
+        raise UsageError(f"{what} {text!r} is no function but of type {type(function).__name__}.")
+    return function  # type: ignore[no-any-return]
+
+
+@cache
+def _module(file: Path) -> ModuleType:
+    """Return a file's module, the same each time: classes that are made twice are not alike."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
