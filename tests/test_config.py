@@ -6,6 +6,7 @@ from typing import get_type_hints
 import pytest
 
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms.fedprox import Proximal
 from fedatlas.config import DEFAULTS, OPEN, Config
 from fedatlas.config_types import TYPES
 from fedatlas.data import PARTITIONS
@@ -186,3 +187,18 @@ def test_clients_are_counted_equally_where_the_config_says_so() -> None:
     for equal in (False, True):
         algorithm = Config.load(algorithm={"name": "feddisco"}, training={"equal_weights": equal}).algorithm()
         assert [link.name for link in algorithm.weighting] == ["equal" if equal else "examples", "discrepancy"]
+
+
+def test_one_algorithm_goes_by_several_names_with_other_options() -> None:
+    own = [
+        'algorithms.weak={name = "fedprox", mu = 0.01}',
+        'algorithms.strong={name = "fedprox"}',
+        "algorithms.strong.mu=1",
+    ]
+    for name, mu in {"weak": 0.01, "strong": 1}.items():
+        algorithm = Config.load(None, own, algorithm={"name": name}).algorithm()
+        assert (algorithm.name, algorithm.objective[-1]) == ("fedprox", Proximal(mu=mu))
+    with pytest.raises(UsageError, match=r"\(or say which: name = \.\.\.\): algorithms\. 'wek'"):
+        Config.load(None, ["algorithms.wek.mu=1"])
+    with pytest.raises(UsageError, match=r"algorithms\.weak\.mu must be a number, got 'x'"):
+        Config.load(None, ['algorithms.weak={name = "fedprox", mu = "x"}'])

@@ -8,7 +8,8 @@ seed = 0
 [algorithm]  name and the recipe's own options
 [atlas]      file or make (a table: how to make it first), use (a list of sample, aggregate, train), client2vec's own
              options
-[algorithms] options by algorithm, for comparing several: fedsam = { rho = 0.01 }
+[algorithms] options by algorithm, for comparing several: fedsam = { rho = 0.01 }; or under a name of your own, for
+             comparing one with itself: weak = { name = "fedprox", mu = 0.01 }
 [optimizer]  name and the optimizer's own options
 [training]   rounds, cohort, epochs, steps, batch_size, precision, compile, augment (a table), buffers, equal_weights,
              evaluate_every, test_own, checkpoint_every, memory_limit
@@ -164,7 +165,8 @@ class Config:
     def algorithm(self, atlas: Atlas | None = None) -> Algorithm:
         """Return the algorithm over the optimizer that is named; ``atlas`` is the one that [atlas] says to make."""
         chosen = self.values["algorithm"]
-        algorithm = build_algorithm(**{**self.values[BY_ALGORITHM].get(chosen["name"], {}), **chosen})
+        own = self.values[BY_ALGORITHM].get(chosen["name"], {})
+        algorithm = build_algorithm(**{**own, **chosen, "name": own.get("name", chosen["name"])})
         if self.values["optimizer"] != DEFAULTS["optimizer"]:
             algorithm = algorithm.with_optimizer(build_optimizer(**self.values["optimizer"]))
         buffers, equal = (self.values["training"][key] for key in ("buffers", "equal_weights"))
@@ -312,8 +314,9 @@ def _merge(values: dict[str, Any], changes: Mapping[str, Any], where: str) -> No
                 values[section] = {}  # another model's or algorithm's options do not carry over
         for key, value in change.items():
             if section == BY_ALGORITHM:
-                if key not in ALGORITHMS:
-                    raise unknown_name(f"algorithm in {where}: {section}.", key, ALGORITHMS)
+                named = {*values[section].get(key, {}), *(value if isinstance(value, Mapping) else ())}
+                if key not in ALGORITHMS and "name" not in named:
+                    raise unknown_name(f"algorithm in {where} (or say which: name = ...): {section}.", key, ALGORITHMS)
             elif section not in OPEN and key not in (known := _keys(section)):
                 raise unknown_name(f"key in {where}: {section}.", key, known)
             if isinstance(value, Mapping) and isinstance(values[section].get(key), Mapping) and "name" not in value:

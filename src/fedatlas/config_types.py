@@ -97,7 +97,7 @@ def check_types(values: Mapping[str, Any]) -> None:
     _check_recipe("algorithm", values["algorithm"])
     for name, options in values["algorithms"].items():
         check_value(f"algorithms.{name}", options, Mapping[str, Any])
-        _check_recipe(f"algorithms.{name}", {**options, "name": name})
+        _check_recipe(f"algorithms.{name}", {"name": name, **options})
 
 
 def check_model(options: Mapping[str, Any]) -> None:
