@@ -14,7 +14,7 @@ from fedatlas.algorithms import fedavg, fedbn, fedper, fedprox
 from fedatlas.algorithms.fedpce import fedpce
 from fedatlas.client import LocalWork
 from fedatlas.config import Config
-from fedatlas.data import Augment, Dataset, Federation
+from fedatlas.data import Augment, Dataset, Federation, Iid, federate
 from fedatlas.data.transforms import GaussianNoise
 from fedatlas.errors import DataError, RunFolderError, UsageError
 from fedatlas.models import build_model
@@ -288,6 +288,8 @@ def test_a_data_set_of_several_sites_is_several_new_clients(tmp_path: Path) -> N
     assert [client.name for client in run_federation(run, two)] == ["north-0", "south-0"]
     whose = replace(own, owner=torch.arange(len(own)) % 3, owners=("a", "b", "c"))
     assert [client.name for client in run_federation(run, whose)] == ["a", "b", "c"]
+    tested = run_federation(run, replace(two, is_test=torch.arange(len(own)) < 5)).clients
+    assert [client.test.tolist() for client in tested] == [[0, 2, 4], [1, 3]]
     split = run_federation(run, replace(own, is_test=torch.arange(len(own)) < 5))
     assert (split.clients[0].name, split.clients[0].test.tolist()) == (own.name, [0, 1, 2, 3, 4])
 
@@ -379,3 +381,21 @@ def test_a_model_of_images_without_scaling_says_so_by_zeros_and_ones(tmp_path: P
     adapted = adapt(image_run(tmp_path, fedavg()), 6, data=tiny_federation("images"), **SMALL)  # type: ignore[arg-type]
     about = read_about(adapted.save(tmp_path / "model.safetensors"))
     assert (about["mean"], about["std"]) == ([0.0] * 3, [1.0] * 3)
+
+
+def test_a_newcomers_tokens_are_numbered_as_the_runs_were(tmp_path: Path) -> None:
+    data = Dataset(
+        name="texts",
+        inputs=torch.arange(60).view(20, 3) % 4,
+        labels=torch.arange(20) % 2,
+        classes=("no", "yes"),
+        vocabulary=("", "a", "b", "c"),
+    )
+    options = {"model": "char_lstm", "model_options": {"hidden": 4}, "rounds": 1, "workers": 1, "progress": False}
+    run = train(federate(data, Iid(num_clients=2)), fedavg(), folder=tmp_path, **options)  # type: ignore[arg-type]
+    turned = replace(data, inputs=len(data.vocabulary) - 1 - data.inputs, vocabulary=data.vocabulary[::-1])
+    found = run_federation(run, turned).data
+    assert found.vocabulary == data.vocabulary
+    assert torch.equal(found.inputs, data.inputs)
+    with pytest.raises(DataError, match=r"has the tokens \['new'\], which the run's"):
+        run_federation(run, replace(data, vocabulary=("new", *data.vocabulary[1:])))

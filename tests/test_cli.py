@@ -110,13 +110,21 @@ def test_a_warning_is_a_line_and_pictures_are_named(tmp_path: Path) -> None:
 
 
 OWN = """
-from dataclasses import replace
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import fedatlas
 
 
+@dataclass(frozen=True, kw_only=True)
+class Nothing(fedatlas.Term):
+    name: ClassVar[str] = "nothing"
+
+
 def gentle(mu: float = 0.5):
-    return replace(fedatlas.fedprox(mu=mu), name="gentle")
+    return replace(fedatlas.fedprox(mu=mu).with_terms(Nothing()), name="gentle")
 
 
 def nothing():
@@ -139,6 +147,9 @@ def test_a_recipe_of_ones_own_is_named_by_file_and_function(
     result = invoke("compare", "fedavg", "mine.py:gentle", "--data", arrays, *SMALL, "--folder", "both")
     assert result.exit_code == 0, result.output
     assert Path("both/gentle-0").is_dir()
+    result = invoke("compare", "other.py:gentle", "mine.py:gentle", "--data", arrays, *SMALL, "--folder", "both")
+    assert result.exit_code == 2
+    assert "gentle comes twice" in result.output
     for name, said in {
         "mine.py:gently": "algorithm 'mine.py:gently' cannot be found",
         "no.py:gentle": "algorithm 'no.py:gentle' cannot be found",

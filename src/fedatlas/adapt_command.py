@@ -45,7 +45,9 @@ def adapt(
     from fedatlas.adapting import Adapter
     from fedatlas.atlas import Atlas
     from fedatlas.data import load_dataset
+    from fedatlas.data.named import kind_of
     from fedatlas.personalised import need_onnx
+    from fedatlas.reopening import run_config
     from fedatlas.running import check_device
     from fedatlas.runs import Run
 
@@ -57,7 +59,11 @@ def adapt(
             raise UsageError("--onnx says how to save; give --save FOLDER.")
         if onnx:
             need_onnx()
-        given = None if data is None else load_dataset(data, data_folder=data_folder)
+        config = run_config(Run(run))
+        # As the run's own data were, where these are of that kind.
+        alike = config is not None and data is not None and kind_of(data) == kind_of(config.values["data"]["source"])
+        options = config.reading() if config is not None and alike else {}
+        given = None if data is None else load_dataset(data, data_folder=data_folder, options=options)
         adapter = Adapter(Run(run), data=given, device=device)
         chosen = client or (None if given is None else [member.name for member in adapter.federation])
         if chosen is None and not adapter.held_out:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -112,6 +113,11 @@ def compare(
 
     with friendly():
         top = folder or Path("runs") / "compare"
+        if twice := sorted(name for name, count in Counter(map(short_name, algorithms)).items() if count > 1):
+            raise UsageError(
+                f"compare: {', '.join(twice)} comes twice, and both would go to one folder. Give functions different "
+                "names, or name options under [algorithms]."
+            )
         settings = {
             top / f"{short_name(name)}-{seed}": Config.load(
                 config, set_ or (), **_sections(name, data, data_folder, model, rounds, seed)

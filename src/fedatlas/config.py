@@ -131,11 +131,15 @@ class Config:
 
     def dataset(self) -> Dataset:
         """Return the data set that is named."""
+        data, seed = self.values["data"], self.seeds().partition
+        dataset = load_dataset(data["source"], data_folder=data["folder"], seed=seed, options=self.reading())
+        return dataset if data["domains"] is None else dataset.of_domains(data["domains"])
+
+    def reading(self) -> dict[str, Any]:
+        """Return how a table of texts or a folder of images is read, as ``load_dataset`` takes it."""
         data = self.values["data"]
         given = {key: data[key] for key in READING if data[key] is not None}
-        options = {key: None if value == "" and key != "text" else value for key, value in given.items()}
-        dataset = load_dataset(data["source"], data_folder=data["folder"], seed=self.seeds().partition, options=options)
-        return dataset if data["domains"] is None else dataset.of_domains(data["domains"])
+        return {key: None if value == "" and key != "text" else value for key, value in given.items()}
 
     def federation(self) -> Federation:
         """Return the federation: the data set, partitioned."""

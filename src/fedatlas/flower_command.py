@@ -138,7 +138,8 @@ def node(
         for path in (authority, key):
             if path is not None and not path.exists():
                 raise UsageError(f"there is no {path}.")
-        settings: dict[str, Any] = {"client": client, "memory": str(state.resolve() / "memory"), "device": device}
+        memory = state.resolve() / "memory" / client
+        settings: dict[str, Any] = {"client": client, "memory": str(memory), "device": device}
         if data is not None and not Path(data).exists() and data.lower().replace("-", "_") not in DATASETS:
             raise UsageError(f"--data: there is no file or folder {data}. Give the path of this client's data.")
         given = {"data": data if data is None or not Path(data).exists() else str(Path(data).resolve())}

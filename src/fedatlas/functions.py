@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -31,9 +32,10 @@ def find_function(text: str, what: str) -> Callable[..., Any]:
 @cache
 def _module(file: Path) -> ModuleType:
     """Return a file's module, the same each time: classes that are made twice are not alike."""
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    spec = importlib.util.spec_from_file_location(f"own file {file}", file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is no Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for what their annotations name
     spec.loader.exec_module(module)
     return module

@@ -62,8 +62,10 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
     if isinstance(given, Dataset):
         # Scaled as the run's examples were: the network knows no other inputs.
         given = replace(given, mean=tuple(form["mean"]), std=tuple(form["std"]))
-        test = "all" if given.is_test is not None and bool(given.is_test.any()) else "client"
         whose = NaturalId(min_samples=1) if given.owner is not None else ByDomain() if given.domains else None
+        test = "client"
+        if given.is_test is not None and bool(given.is_test.any()):
+            test = "domain" if isinstance(whose, ByDomain) else "all"
         federation = federate(given, whose or Iid(num_clients=1), test=test, seed=run.resolved["seeds"]["partition"])
         if whose is None:
             federation = replace(federation, clients=(replace(federation.clients[0], name=given.name),))
@@ -89,7 +91,7 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
         raise DataError(
             f"{federation.name}: its examples are {here}, those of {run.folder} are {there}. Bring them to that shape."
         )
-    return replace(federation, data=renumbered(data, then["classes"]))
+    return replace(federation, data=renumbered(data, then["classes"], form["vocabulary"]))
 
 
 def run_network(run: Run, federation: Federation, algorithm: Algorithm, given: Model | None = None) -> nn.Module:

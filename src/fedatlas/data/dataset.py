@@ -133,16 +133,23 @@ def check_examples(name: str, inputs: Tensor, labels: Tensor, num_classes: int) 
         raise DataError(f"{name}: inputs hold NaN or infinity, first at example {where}. Clean or drop it.")
 
 
-def renumbered(data: Dataset, classes: Sequence[str]) -> Dataset:
-    """Return the data with labels numbered by these classes, of which its own must be some."""
-    if list(data.classes) == list(classes):
-        return data
-    if strange := [name for name in data.classes if name not in classes]:
+def renumbered(data: Dataset, classes: Sequence[str], vocabulary: Sequence[str]) -> Dataset:
+    """Return the data with labels numbered by these classes, and tokens by this vocabulary; its own must be some."""
+    if list(data.vocabulary) != list(vocabulary):
+        places = _places(data, "tokens", data.vocabulary, vocabulary)
+        data = replace(data, inputs=places[data.inputs], vocabulary=tuple(vocabulary))
+    if list(data.classes) != list(classes):
+        places = _places(data, "classes", data.classes, classes)
+        data = replace(data, labels=places[data.labels], classes=tuple(classes))
+    return data
+
+
+def _places(data: Dataset, what: str, own: Sequence[str], known: Sequence[str]) -> Tensor:
+    if strange := [name for name in own if name not in known]:
         raise DataError(
-            f"{data.name} has the classes {strange}, which the run's {list(classes)} do not hold. Rename or drop them."
+            f"{data.name} has the {what} {strange}, which the run's {list(known)} do not hold. Rename or drop them."
         )
-    places = torch.tensor([list(classes).index(name) for name in data.classes], device=data.labels.device)
-    return replace(data, labels=places[data.labels], classes=tuple(classes))
+    return torch.tensor([list(known).index(name) for name in own], device=data.labels.device)
 
 
 def all_finite(tensor: Tensor) -> bool:

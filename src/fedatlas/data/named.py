@@ -131,6 +131,12 @@ def _known(source: str | Path) -> str:
     return str(source).lower().replace("-", "_")
 
 
+def kind_of(name: str | Path) -> str:
+    """Return what a path is: ``folder``, ``table``, or the ending of another file; a name has none."""
+    path = Path(name).expanduser()
+    return "folder" if path.is_dir() else "table" if path.suffix in TABLE_ENDINGS else path.suffix
+
+
 def load_dataset(
     name: str | Path,
     *,

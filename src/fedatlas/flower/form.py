@@ -80,7 +80,7 @@ class DataForm:
     def adopt(self, data: Dataset) -> Dataset:
         """Return a client's data with its labels numbered by this form's classes."""
         self.united(DataForm.of(data))
-        return renumbered(data, self.classes)
+        return renumbered(data, self.classes, self.vocabulary)
 
     def line(self) -> str:
         """Return the form in words."""
