@@ -202,3 +202,9 @@ def test_one_algorithm_goes_by_several_names_with_other_options() -> None:
         Config.load(None, ["algorithms.wek.mu=1"])
     with pytest.raises(UsageError, match=r"algorithms\.weak\.mu must be a number, got 'x'"):
         Config.load(None, ['algorithms.weak={name = "fedprox", mu = "x"}'])
+
+
+def test_the_page_names_every_section_and_every_key_of_training() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "configs.md").read_text(encoding="utf-8")
+    sections = [f"[{name}]" for name, value in DEFAULTS.items() if isinstance(value, dict)]
+    assert [name for name in [*sections, *DEFAULTS["training"], *OPTIMIZERS] if f"`{name}`" not in page] == []

@@ -112,8 +112,9 @@ class Adapted:
 class Adapter:
     """A run, opened once to adapt its model to any number of clients.
 
-    ``data`` is another federation than the run's, or a data set that is one new client's; a run from Python does not
-    know its data and needs it. ``model`` and ``algorithm`` are needed where they cannot be built by name.
+    ``data`` is another federation than the run's, or a data set: one new client, or one for each owner or domain in it;
+    a run from Python does not know its data and needs it. ``model`` and ``algorithm`` are needed where they cannot be
+    built by name.
     """
 
     def __init__(

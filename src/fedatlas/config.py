@@ -8,6 +8,7 @@ seed = 0
 [algorithm]  name and the recipe's own options
 [atlas]      file or make (a table: how to make it first), use (a list of sample, aggregate, train), client2vec's own
              options
+[seeds]      partition, model, sampling, batches: each is seed unless set apart
 [algorithms] options by algorithm, for comparing several: fedsam = { rho = 0.01 }; or under a name of your own, for
              comparing one with itself: weak = { name = "fedprox", mu = 0.01 }
 [optimizer]  name and the optimizer's own options
