@@ -25,7 +25,9 @@ app.add_typer(flower, name="flower")
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML config.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", "-s", help="section.key=value; may be given many times.")]
-AlgorithmOption = Annotated[str | None, typer.Option("--algorithm", "-a", help="See `fedatlas list algorithms`.")]
+AlgorithmOption = Annotated[
+    str | None, typer.Option("--algorithm", "-a", help="One of `list algorithms`, or FILE.py:RECIPE.")
+]
 DataOption = Annotated[
     str | None, typer.Option("--data", "-d", help="A data set's name, an .npz, a table or a folder.")
 ]

@@ -111,7 +111,9 @@ def register(
 def node(
     client: Annotated[str, typer.Option("--client", help="The client's name, under which its key is registered.")],
     data: Annotated[str | None, typer.Option("--data", "-d", help="A folder of pictures, an .npz or a table.")] = None,
-    loader: Annotated[str | None, typer.Option("--loader", help="Your own function, module:function.")] = None,
+    loader: Annotated[
+        str | None, typer.Option("--loader", help="Your own module:function or FILE.py:function.")
+    ] = None,
     superlink: SuperLinkOption = LOCAL,
     authority: Annotated[Path | None, typer.Option("--authority", help="The authority's ca.pem.")] = None,
     key: Annotated[Path | None, typer.Option("--key", help="This node's own .key.")] = None,
