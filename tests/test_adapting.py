@@ -14,7 +14,7 @@ from fedatlas.algorithms import fedavg, fedbn, fedper, fedprox
 from fedatlas.algorithms.fedpce import fedpce
 from fedatlas.client import LocalWork
 from fedatlas.config import Config
-from fedatlas.data import Augment, Dataset, Federation, Iid, federate
+from fedatlas.data import Augment, Dataset, Federation
 from fedatlas.data.transforms import GaussianNoise
 from fedatlas.errors import DataError, RunFolderError, UsageError
 from fedatlas.models import build_model
@@ -22,7 +22,6 @@ from fedatlas.models.conditioned import ConditionedClassifier
 from fedatlas.optimizers import SGD, Adam
 from fedatlas.personalised import load_personalised, read_about
 from fedatlas.rehearsal import tiny_federation
-from fedatlas.reopening import run_federation
 from fedatlas.running import run_config
 from fedatlas.runs import Run
 from fedatlas.training import train
@@ -281,19 +280,6 @@ def test_a_data_set_is_one_new_client(tmp_path: Path) -> None:
     assert adapted.start[VECTOR].tolist() == [1, 0, 0, 0]
 
 
-def test_a_data_set_of_several_sites_is_several_new_clients(tmp_path: Path) -> None:
-    run = image_run(tmp_path, fedavg())
-    own = tiny_federation("images").data
-    two = replace(own, domain=torch.arange(len(own)) % 2, domains=("north", "south"))
-    assert [client.name for client in run_federation(run, two)] == ["north-0", "south-0"]
-    whose = replace(own, owner=torch.arange(len(own)) % 3, owners=("a", "b", "c"))
-    assert [client.name for client in run_federation(run, whose)] == ["a", "b", "c"]
-    tested = run_federation(run, replace(two, is_test=torch.arange(len(own)) < 5)).clients
-    assert [client.test.tolist() for client in tested] == [[0, 2, 4], [1, 3]]
-    split = run_federation(run, replace(own, is_test=torch.arange(len(own)) < 5))
-    assert (split.clients[0].name, split.clients[0].test.tolist()) == (own.name, [0, 1, 2, 3, 4])
-
-
 def test_a_clients_degradation_acts_while_it_adapts(tmp_path: Path) -> None:
     federation = tiny_federation("images")
     noisy = federation.with_transforms([GaussianNoise(variance=1.0) if c.held_out else None for c in federation])
@@ -359,43 +345,7 @@ def test_a_model_of_ones_own_is_saved_as_a_state_dict(tmp_path: Path) -> None:
         load_personalised(tmp_path / "no.safetensors")
 
 
-def test_a_newcomer_may_lack_classes_and_is_scaled_as_the_run_was(tmp_path: Path) -> None:
-    whole = tiny_federation("images").data
-    scaled = replace(tiny_federation("images"), data=replace(whole, mean=(0.5,) * 3, std=(0.2,) * 3))
-    run = train(scaled, fedavg(), model="cnn", folder=tmp_path, rounds=1, workers=1, progress=False)
-    some = (whole.labels > 0).nonzero().flatten()
-    brought = Dataset(
-        name="new", inputs=whole.inputs[some], labels=2 - whole.labels[some], classes=whole.classes[:0:-1]
-    )
-    data = run_federation(run, brought).data
-    assert (data.classes, data.mean, data.std) == (whole.classes, (0.5,) * 3, (0.2,) * 3)
-    assert torch.equal(data.labels, whole.labels[some])
-    strange = replace(brought, classes=("strange", *brought.classes[1:]))
-    with pytest.raises(DataError, match=r"new has the classes \['strange'\], which the run's"):
-        run_federation(run, strange)
-    with pytest.raises(DataError, match=r"image of shape \[3, 4, 4\], those of .* are image of shape \[3, 8, 8\]"):
-        run_federation(run, replace(brought, inputs=brought.inputs[:, :, :4, :4]))
-
-
 def test_a_model_of_images_without_scaling_says_so_by_zeros_and_ones(tmp_path: Path) -> None:
     adapted = adapt(image_run(tmp_path, fedavg()), 6, data=tiny_federation("images"), **SMALL)  # type: ignore[arg-type]
     about = read_about(adapted.save(tmp_path / "model.safetensors"))
     assert (about["mean"], about["std"]) == ([0.0] * 3, [1.0] * 3)
-
-
-def test_a_newcomers_tokens_are_numbered_as_the_runs_were(tmp_path: Path) -> None:
-    data = Dataset(
-        name="texts",
-        inputs=torch.arange(60).view(20, 3) % 4,
-        labels=torch.arange(20) % 2,
-        classes=("no", "yes"),
-        vocabulary=("", "a", "b", "c"),
-    )
-    options = {"model": "char_lstm", "model_options": {"hidden": 4}, "rounds": 1, "workers": 1, "progress": False}
-    run = train(federate(data, Iid(num_clients=2)), fedavg(), folder=tmp_path, **options)  # type: ignore[arg-type]
-    turned = replace(data, inputs=len(data.vocabulary) - 1 - data.inputs, vocabulary=data.vocabulary[::-1])
-    found = run_federation(run, turned).data
-    assert found.vocabulary == data.vocabulary
-    assert torch.equal(found.inputs, data.inputs)
-    with pytest.raises(DataError, match=r"has the tokens \['new'\], which the run's"):
-        run_federation(run, replace(data, vocabulary=("new", *data.vocabulary[1:])))

@@ -150,7 +150,9 @@ def test_a_recipe_of_ones_own_is_named_by_file_and_function(
     result = invoke("compare", "other.py:gentle", "mine.py:gentle", "--data", arrays, *SMALL, "--folder", "both")
     assert result.exit_code == 2
     assert "gentle comes twice" in result.output
+    Path("odd.py").write_text("def (")
     for name, said in {
+        "odd.py:gentle": "algorithm 'odd.py:gentle' cannot be read: invalid syntax (odd.py, line 1)",
         "mine.py:gently": "algorithm 'mine.py:gently' cannot be found",
         "no.py:gentle": "algorithm 'no.py:gentle' cannot be found",
         "mine.py:nothing": "must return a fedatlas.Algorithm, got int",

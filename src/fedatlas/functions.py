@@ -21,12 +21,14 @@ def find_function(text: str, what: str) -> Callable[..., Any]:
         raise UsageError(f"{what} must be module:function or path/to/file.py:function, got {text!r}.")
     try:
         own = Path(place).expanduser().resolve() if place.endswith(".py") else None
-        function = getattr(importlib.import_module(place) if own is None else _module(own), name)
+        function: Callable[..., Any] = getattr(importlib.import_module(place) if own is None else _module(own), name)
     except (ImportError, OSError, AttributeError) as error:
         raise UsageError(f"{what} {text!r} cannot be found: {error}.") from error
+    except SyntaxError as error:
+        raise UsageError(f"{what} {text!r} cannot be read: {error}.") from error
     if not callable(function):
         raise UsageError(f"{what} {text!r} is no function but of type {type(function).__name__}.")
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 @cache
@@ -37,5 +39,9 @@ def _module(file: Path) -> ModuleType:
         raise ImportError(f"{file} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look for what their annotations name
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
     return module

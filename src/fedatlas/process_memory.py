@@ -23,7 +23,7 @@ def keep_freed_memory(device: torch.device) -> bool:
     """Tell the C library to keep what is freed for the next tensor, if a CPU computes; return whether it does.
 
     By default glibc hands large blocks back to the system and takes new ones, which the system has to clear: for the
-    activations of a small convolutional network that costs a quarter of a training step, and half of an encoder's time.
+    activations of a small convolutional network that costs a quarter of a training step, and more of an encoder's.
     """
     return device.type == "cpu" and _keep()
 

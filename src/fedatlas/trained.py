@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.client import PERSONAL, Workbench
+from fedatlas.data.dataset import DTYPES
 from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.models import build_model
 from fedatlas.models.conditioned import bake
@@ -21,8 +22,6 @@ from fedatlas.training import Model, extended
 
 if TYPE_CHECKING:
     from fedatlas.runs import Run
-
-DTYPES = {"image": torch.uint8, "tokens": torch.int64, "features": torch.float32}
 
 
 def trained_network(

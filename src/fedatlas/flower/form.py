@@ -9,12 +9,10 @@ from typing import Any
 
 import torch
 
-from fedatlas.data.dataset import Dataset, renumbered
+from fedatlas.data.dataset import DTYPES, Dataset, renumbered
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import DataError
 from fedatlas.seeds import generator
-
-_DTYPES = {"image": torch.uint8, "tokens": torch.int64, "features": torch.float32}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +97,7 @@ class DataForm:
             inputs = torch.randn(total, *self.shape, generator=rng)
         else:
             top = 256 if self.kind == "image" else max(1, len(self.vocabulary))
-            inputs = torch.randint(top, (total, *self.shape), generator=rng).to(_DTYPES[self.kind])
+            inputs = torch.randint(top, (total, *self.shape), generator=rng).to(DTYPES[self.kind])
         data = Dataset(
             name="flower",
             inputs=inputs,

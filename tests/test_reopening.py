@@ -1,0 +1,65 @@
+"""The data that a finished run is opened with: a newcomer's become of the run's form."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedatlas.algorithms import fedavg
+from fedatlas.data import Dataset, Iid, federate
+from fedatlas.errors import DataError
+from fedatlas.rehearsal import tiny_federation
+from fedatlas.reopening import run_federation
+from fedatlas.training import train
+
+SMALL = {"model": "cnn", "model_options": {"width": 4}, "rounds": 1, "workers": 1, "progress": False}
+
+
+def test_a_data_set_of_several_sites_is_several_new_clients(tmp_path: Path) -> None:
+    run = train(tiny_federation("images"), fedavg(), folder=tmp_path, **SMALL)  # type: ignore[arg-type]
+    own = tiny_federation("images").data
+    two = replace(own, domain=torch.arange(len(own)) % 2, domains=("north", "south"))
+    assert [client.name for client in run_federation(run, two)] == ["north-0", "south-0"]
+    whose = replace(own, owner=torch.arange(len(own)) % 3, owners=("a", "b", "c"))
+    assert [client.name for client in run_federation(run, whose)] == ["a", "b", "c"]
+    tested = run_federation(run, replace(two, is_test=torch.arange(len(own)) < 5)).clients
+    assert [client.test.tolist() for client in tested] == [[0, 2, 4], [1, 3]]
+    split = run_federation(run, replace(own, is_test=torch.arange(len(own)) < 5))
+    assert (split.clients[0].name, split.clients[0].test.tolist()) == (own.name, [0, 1, 2, 3, 4])
+
+
+def test_a_newcomer_may_lack_classes_and_is_scaled_as_the_run_was(tmp_path: Path) -> None:
+    whole = tiny_federation("images").data
+    scaled = replace(tiny_federation("images"), data=replace(whole, mean=(0.5,) * 3, std=(0.2,) * 3))
+    run = train(scaled, fedavg(), folder=tmp_path, **SMALL)  # type: ignore[arg-type]
+    some = (whole.labels > 0).nonzero().flatten()
+    brought = Dataset(
+        name="new", inputs=whole.inputs[some], labels=2 - whole.labels[some], classes=whole.classes[:0:-1]
+    )
+    data = run_federation(run, brought).data
+    assert (data.classes, data.mean, data.std) == (whole.classes, (0.5,) * 3, (0.2,) * 3)
+    assert torch.equal(data.labels, whole.labels[some])
+    strange = replace(brought, classes=("strange", *brought.classes[1:]))
+    with pytest.raises(DataError, match=r"new has the classes \['strange'\], which the run's"):
+        run_federation(run, strange)
+    with pytest.raises(DataError, match=r"image of shape \[3, 4, 4\], those of .* are image of shape \[3, 8, 8\]"):
+        run_federation(run, replace(brought, inputs=brought.inputs[:, :, :4, :4]))
+
+
+def test_a_newcomers_tokens_are_numbered_as_the_runs_were(tmp_path: Path) -> None:
+    data = Dataset(
+        name="texts",
+        inputs=torch.arange(60).view(20, 3) % 4,
+        labels=torch.arange(20) % 2,
+        classes=("no", "yes"),
+        vocabulary=("", "a", "b", "c"),
+    )
+    options = {"model": "char_lstm", "model_options": {"hidden": 4}, "rounds": 1, "workers": 1, "progress": False}
+    run = train(federate(data, Iid(num_clients=2)), fedavg(), folder=tmp_path, **options)  # type: ignore[arg-type]
+    turned = replace(data, inputs=len(data.vocabulary) - 1 - data.inputs, vocabulary=data.vocabulary[::-1])
+    found = run_federation(run, turned).data
+    assert found.vocabulary == data.vocabulary
+    assert torch.equal(found.inputs, data.inputs)
+    with pytest.raises(DataError, match=r"has the tokens \['new'\], which the run's"):
+        run_federation(run, replace(data, vocabulary=("new", *data.vocabulary[1:])))
