@@ -1,4 +1,6 @@
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from fedatlas.training import train
 from fedatlas.tuning import can_tune_together
 from tiny import same_bits
 
+IMAGE = (3, 16, 16)
 FEW = {"rounds": 2, "steps": 5, "batch_size": 3}
 
 
@@ -51,6 +54,36 @@ def test_clients_tuned_together_end_as_they_do_alone(algorithm: Algorithm, tmp_p
             assert not torch.equal(joint.personal[key], joint.start[key])
     state = run.checkpoint().state
     assert same_bits(state.shared, {key: adapter.runner.bench.model.state_dict()[key] for key in state.shared})
+
+
+@pytest.mark.parametrize(("clients", "shapes"), [(["client-6", "client-7"], {(2, 3)}), (["client-6"], {(3,)})])
+def test_compiled_code_sees_batches_of_one_size_and_gives_the_same(
+    clients: list[str], shapes: set[tuple[int, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of the compiler, which takes a minute, something that computes the same and notes the sizes.
+
+    Of 8 examples in batches of 3 the last has 2: it is filled up where clients go together, and not compiled alone.
+    """
+    _, adapter = trained(tmp_path, fedbn().with_optimizer(Adam(lr=1e-3)))
+    plain = adapter.adapt_all(clients, examples=8, **FEW)  # type: ignore[arg-type]
+    seen = set()
+
+    def compiled(function: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:
+        def noting(*given: Any) -> Any:
+            inputs = given[-1] if len(given) == 1 else given[1]
+            seen.add(tuple(inputs.shape[: -len(IMAGE)]))
+            return function(*given)
+
+        assert not dynamic
+        return noting
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    found = adapter.adapt_all(clients, examples=8, compile=True, **FEW)  # type: ignore[arg-type]
+    assert seen == shapes
+    for one, other in zip(found, plain, strict=True):
+        assert one.losses == pytest.approx(other.losses, rel=1e-4)
+        for key, value in other.personal.items():
+            torch.testing.assert_close(one.personal[key], value, rtol=1e-3, atol=1e-5)
 
 
 def test_held_out_clients_are_those_adapted_by_default_and_fedavg_only_tests(tmp_path: Path) -> None:

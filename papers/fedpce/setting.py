@@ -116,7 +116,11 @@ def variant(
     }
     settings: dict[str, Any] = {
         "sections": sections,
-        "adapt": {"rounds": options.pick(options.extra["adapt_rounds"], 2), "steps": options.pick(50, 4)},
+        "adapt": {
+            "rounds": options.pick(options.extra["adapt_rounds"], 2),
+            "steps": options.pick(50, 4),
+            "compile": options.extra["compile"],
+        },
     }
     if title == "CIFAR-10" and method in ("FedBN", "FedPCE") and not algorithm and num_clients is None:
         settings["few"] = list(options.pick(FEW, (2, 5, 20)))

@@ -38,6 +38,9 @@ def adapt(
     steps: Annotated[int, typer.Option("--steps", help="Minibatches a round.")] = 50,
     lr: Annotated[float | None, typer.Option("--lr", help="The first learning rate; else the run's.")] = None,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Let torch.compile fuse operations: for long tuning on a GPU.")
+    ] = False,
     save: Annotated[Path | None, typer.Option("--save", help="A folder for the adapted networks.")] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="With --save: as ONNX too (needs the extra onnx).")] = False,
 ) -> None:
@@ -77,6 +80,7 @@ def adapt(
             start=None if start is None else STARTS[start],  # type: ignore[arg-type]
             atlas=found,
             examples=examples,
+            compile=compile,
         )
         kept = adapter.keep(results)
         print_adapted(results)

@@ -174,6 +174,7 @@ class Adapter:
         atlas: Atlas | None = None,
         examples: int | Sequence[int | None] | None = None,
         augment: Transform | Literal["run"] | None = "run",
+        compile: bool = False,
         evaluate_every: int | None = None,
         seed: int | None = None,
     ) -> list[Adapted]:
@@ -194,6 +195,7 @@ class Adapter:
             atlas: for ``nearest``; the client must be in it (``atlas.add_client`` puts one there).
             examples: use this many training examples only, or one number for each client; fewer are among more.
             augment: ``run`` is the run's.
+            compile: let ``torch.compile`` fuse the network's operations: a minute at first, for long tuning on a GPU.
             evaluate_every: also test after each so many rounds.
         """
         for title, value in (("rounds", rounds), ("evaluate_every", evaluate_every)):
@@ -211,7 +213,7 @@ class Adapter:
         data = [self._training_data(number, count, seed) for number, count in zip(numbers, counts, strict=True)]
         first, origins = zip(*(self._start(start, number, atlas) for number in numbers), strict=True)
         algorithm = replace(self.runner.algorithm, optimizer=self.algorithm.optimizer.adapting(lr, min_lr))
-        work = LocalWork(steps=steps, batch_size=batch_size, augment=augment)
+        work = LocalWork(steps=steps, batch_size=batch_size, augment=augment, compile=compile)
         tuning = Tuning(bench, self.buffers, algorithm, data, work=work, rounds=rounds, seed=seed)
         before = [self.score(number, own) for number, own in zip(numbers, first, strict=True)]
         curves: list[dict[int, ClientScore]] = [{} for _ in numbers]

@@ -8,7 +8,7 @@ batches in its own order. Only the rounding of sums differs from tuning them one
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -16,13 +16,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from fedatlas.algorithm import Algorithm
-from fedatlas.client import PERSONAL, ClientData, Local, LocalWork, Workbench, open_local
+from fedatlas.client import PERSONAL, ClientData, Local, LocalWork, Workbench, compiled_network, open_local
 from fedatlas.errors import TrainingError
 from fedatlas.local_training import Look, minibatches
 from fedatlas.objectives import Batch
 from fedatlas.optimizers import LocalOptimizer, Wrapper
 from fedatlas.simulate import repeatable
 from fedatlas.types import Assignment, Tensors
+
+Gradients = Callable[[Tensors, Tensor, Tensor, Tensor], tuple[Tensors, Tensor]]
 
 
 class Tuning:
@@ -44,6 +46,11 @@ class Tuning:
         # A client of one example may have no batch at all, and so no step to take with the others.
         enough = min(client.num_examples for client in self.clients) > 1 or not bench.skips_single_examples
         self.together = len(self.clients) > 1 and enough and can_tune_together(bench, algorithm.optimizer)
+        self.look = gradients_of_all(bench.model, compile=work.compile) if self.together else None
+        self.compiled = compiled_network(bench.model, algorithm) if work.compile and not self.together else None
+        # Compiled code is made for one size of batch.
+        most = max(client.num_examples for client in self.clients)
+        self.at_least = min(work.batch_size, most) if work.compile else 0
         self.names = list(bench.parameters)
         count = len(self.clients)
         optimizer = algorithm.optimizer
@@ -85,7 +92,9 @@ class Tuning:
     def _open(self, client: ClientData, number: int, personal: Tensors) -> Local:
         assignment = Assignment(round=number, rounds=self.rounds, client=client.id, shared={}, buffers=self.buffers)
         memory = {PERSONAL: personal}
-        return open_local(self.algorithm, self.work, assignment, self.bench, memory, client, self.seed)
+        local = open_local(self.algorithm, self.work, assignment, self.bench, memory, client, self.seed)
+        local.compiled = self.compiled
+        return local
 
     def _round_alone(self, position: int, number: int, personal: Tensors) -> Tensors:
         bench = self.bench
@@ -109,23 +118,18 @@ class Tuning:
         return {name: everything[name].detach().clone() for name in sorted(bench.personal)}
 
     def _round_together(self, number: int, personal: Sequence[Tensors]) -> list[Tensors]:
-        bench, model = self.bench, self.bench.model
+        bench, model, look = self.bench, self.bench.model, self.look
+        assert look is not None
         opened = [self._open(client, number, own) for client, own in zip(self.clients, personal, strict=True)]
         optimizer = self.algorithm.optimizer.fitted(model, self.names)
         rates = optimizer.rates_at(number, self.rounds)
         slots = optimizer.slots(self.states[0], self.names)
         stacked = {name: torch.stack([own[name] for own in personal]) for name in self.names}
         train_what_is_own(bench)
-
-        def loss(own: Tensors, inputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-            _, logits = functional_call(model, own, (inputs,))
-            return (F.cross_entropy(logits, labels, reduction="none") * weights).sum()
-
-        look = vmap(grad_and_value(loss))
         losses: list[Tensor] = []
         streams = [minibatches(local, bench) for local in opened]
         for batches in zip(*streams, strict=True):
-            inputs, labels, weights = _stacked(batches)
+            inputs, labels, weights = _stacked(batches, self.at_least)
 
             def gradient() -> list[Tensor]:
                 found, values = look(stacked, inputs, labels, weights)  # noqa: B023 - called before the next batch
@@ -137,6 +141,17 @@ class Tuning:
         for own, mean in zip(self.losses, torch.stack(losses).double().mean(0).tolist(), strict=True):
             own.append(mean)
         return [{name: stacked[name][i].clone() for name in sorted(stacked)} for i in range(len(self.clients))]
+
+
+def gradients_of_all(model: nn.Module, *, compile: bool) -> Gradients:
+    """Return what makes, of clients' own parameters and batches, each client's gradient and loss in one pass."""
+
+    def loss(own: Tensors, inputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        _, logits = functional_call(model, own, (inputs,))
+        return (F.cross_entropy(logits, labels, reduction="none") * weights).sum()
+
+    look: Gradients = vmap(grad_and_value(loss))
+    return torch.compile(look, dynamic=False) if compile else look
 
 
 def can_tune_together(bench: Workbench, optimizer: LocalOptimizer) -> bool:
@@ -160,9 +175,9 @@ def train_what_is_own(bench: Workbench) -> None:
             module.training = False
 
 
-def _stacked(batches: Sequence[Batch]) -> tuple[Tensor, Tensor, Tensor]:
+def _stacked(batches: Sequence[Batch], at_least: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return batches as one tensor each of inputs, labels and weights; short ones are filled up at weight 0."""
-    longest = max(len(batch.labels) for batch in batches)
+    longest = max(at_least, *(len(batch.labels) for batch in batches))
 
     def filled(tensor: Tensor) -> Tensor:
         rest = longest - len(tensor)
