@@ -47,6 +47,7 @@ def report(title: str, results: Mapping[str, list[Numbers]], options: Options) -
     if title == "CIFAR-10":
         parts.append(figure_4.report(results, options))
     parts.append(costs(title, results))
+    (options.out / f"costs-{title.lower()}.md").write_text(parts[-1])
     for method, draw in (("FedBN", figure_1.draw), ("FedPCE", lambda given: figure_3.draw(title, given))):
         if results[f"{title} {method}"] and (method == "FedPCE" or title == "CIFAR-10"):
             try:

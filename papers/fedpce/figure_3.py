@@ -1,5 +1,7 @@
 """Figure 3: where clients lie by their embeddings. The paper's is of CIFAR-100; ``--sets`` chooses."""
 
+from statistics import mode
+
 from fedatlas.atlas import Atlas
 from papers.fedpce.measuring import atlas_file
 from papers.fedpce.pictures import plane_picture
@@ -13,7 +15,15 @@ def draw(title: str, options: Options) -> None:
     atlas = Atlas.load(atlas_file(options.out, name))
     path = options.out / f"figure-3-{title.lower()}.png"
     plane_picture({title: atlas}, atlas.provenance["added"], path)
-    print(f"figure: {path}")
+    print(f"figure: {path}; with others than their kind: {', '.join(strangers(atlas)) or 'none'}")
+
+
+def strangers(atlas: Atlas) -> list[str]:
+    """Return the clients of whose k-means group most are of another kind."""
+    labels = atlas.groups(len({*atlas.domains})).tolist()
+    members = list(zip(labels, atlas.domains, strict=True))
+    most = {label: mode(kind for other, kind in members if other == label) for label in labels}
+    return [name for name, (label, kind) in zip(atlas.names, members, strict=True) if most[label] != kind]
 
 
 def main() -> None:

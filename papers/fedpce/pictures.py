@@ -5,6 +5,7 @@ from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from fedatlas.atlas import Atlas
 from fedatlas.atlas.pictures import save_picture
@@ -40,7 +41,9 @@ def plane_picture(atlases: Mapping[str, Atlas], newcomers: Sequence[str], path: 
                         places[those, 0], places[those, 1], areas, facecolors=face, edgecolors=color, label=label
                     )
             axes.set(xticks=[], yticks=[], title=f"{title}, {'PCA' if method == 'pca' else 't-SNE'}")
-    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    ring = Line2D([], [], linestyle="none", marker="o", markerfacecolor="none", markeredgecolor="gray")
+    figure.legend([*handles, ring], [*labels, "new clients"], loc="outside right upper", frameon=False)
     save_picture(figure, path)
 
 
@@ -53,5 +56,8 @@ def few_picture(curves: Mapping[str, Sequence[Numbers]], path: Path) -> None:
         values = [100 * point["accuracy"] for point in points]
         axes.plot([point["images"] for point in points], values, marker="o", color=nth(DOMAINS, number), label=title)
     axes.set(xscale="log", xlabel="training images of a new client", ylabel="accuracy in percent")
+    counts = [point["images"] for points in curves.values() for point in points]
+    axes.set_xticks(sorted({*counts}), [str(count) for count in sorted({*counts})], minor=False)
+    axes.minorticks_off()
     axes.legend(frameon=False)
     save_picture(figure, path)

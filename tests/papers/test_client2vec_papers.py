@@ -13,7 +13,8 @@ from fedatlas.atlas import Atlas, label_histogram
 from fedatlas.atlas.embeddings import Embeddings
 from fedatlas.config import Config
 from fedatlas.data import Federation
-from papers.client2vec import effect, figure_9, report, shakespeare
+from papers import report
+from papers.client2vec import effect, figure_9, shakespeare
 from papers.client2vec.indexing import atlas_file, index_spec, limited, read_embeddings, write_embeddings
 from papers.client2vec.quality import quality, sample_quality
 from papers.client2vec.settings import SETTINGS, sections

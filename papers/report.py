@@ -1,6 +1,6 @@
-"""Puts the tables that scripts have written into docs/evidence/client2vec.md, between their marks.
+"""Puts the tables that scripts have written into a page of evidence, between their marks.
 
-    python -m papers.client2vec.report runs/client2vec
+    python -m papers.report runs/client2vec docs/evidence/client2vec.md
 
 A table lies in the folder as NAME.md; in the page it goes between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
 """
@@ -11,7 +11,6 @@ import argparse
 import re
 from pathlib import Path
 
-PAGE = Path("docs/evidence/client2vec.md")
 _MARKED = re.compile(r"<!-- begin ([a-z0-9-]+) -->\n.*?<!-- end \1 -->", re.DOTALL)
 
 
@@ -39,7 +38,7 @@ def main() -> None:
     """Fill the page."""
     parser = argparse.ArgumentParser(description="Put measured tables into the page of evidence.")
     parser.add_argument("folder", type=Path, help="where scripts have written their tables (--out)")
-    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("page", type=Path, help="the page to fill")
     given = parser.parse_args()
     tables = {file.stem: file.read_text(encoding="utf-8") for file in sorted(given.folder.glob("*.md"))}
     page = given.page.read_text(encoding="utf-8")
