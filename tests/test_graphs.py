@@ -5,7 +5,6 @@ go wrong on a GPU. Real graphs are compared with the plain loop where there is a
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,35 +24,19 @@ from fedatlas.rounds import ServerState, initial_state, play_round
 from fedatlas.sampling import Draws
 from fedatlas.simulate import Simulator
 from fedatlas.types import Memory, Tensors
-from tiny import Norms, blob_federation, same_bits
+from tiny import Again, Norms, blob_federation, same_bits
 
 ON_FEATURES = sorted(name for name in ALGORITHMS if name != "harmofl" and build_algorithm(name).needs_model is None)
 
 
-class Rerun:
-    """Runs the captured function at each replay."""
+class Rerun(Again):
+    """Counts the captures of all lanes together."""
 
-    captures = 0
-
-    def stream(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def begin(self) -> None: ...
-
-    def end(self) -> None: ...
-
-    def room(self) -> bool:
-        return True
-
-    def worth(self, steps: int, seconds: float) -> bool:
-        return steps > 0
-
-    def reads(self, place: Tensor) -> bool:
-        return True
+    all_captures = 0
 
     def capture(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        Rerun.captures += 1
-        return function
+        Rerun.all_captures += 1
+        return super().capture(function)
 
 
 class Plain(nn.Module):
@@ -95,9 +78,9 @@ def runner_shared(simulator: Simulator) -> tuple[Tensors, Tensors]:
 def test_staged_steps_give_the_bits_of_the_plain_loop(name: str) -> None:
     algorithm = build_algorithm(name)
     plain, remembered, _ = _rounds(algorithm, staged=False)
-    before = Rerun.captures
+    before = Rerun.all_captures
     staged, kept, simulator = _rounds(algorithm, staged=True)
-    assert Rerun.captures > before
+    assert Rerun.all_captures > before
     assert simulator.graphs is not None
     assert simulator.graphs.refused == {}
     assert simulator.graphs.lanes == 3

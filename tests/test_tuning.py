@@ -11,13 +11,16 @@ from fedatlas.algorithms import fedavg, fedbn, fedper
 from fedatlas.algorithms.fedpce import fedpce
 from fedatlas.algorithms.fedsam import SharpnessAware
 from fedatlas.atlas import Atlas
+from fedatlas.client import LocalWork
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.optimizers import SGD, Adam
+from fedatlas.recorders import Replayed
 from fedatlas.rehearsal import tiny_federation
 from fedatlas.runs import Run
 from fedatlas.training import train
-from fedatlas.tuning import can_tune_together
-from tiny import same_bits
+from fedatlas.tuning import Tuning, can_tune_together
+from fedatlas.types import Tensors
+from tiny import Again, same_bits
 
 IMAGE = (3, 16, 16)
 FEW = {"rounds": 2, "steps": 5, "batch_size": 3}
@@ -84,6 +87,47 @@ def test_compiled_code_sees_batches_of_one_size_and_gives_the_same(
         assert one.losses == pytest.approx(other.losses, rel=1e-4)
         for key, value in other.personal.items():
             torch.testing.assert_close(one.personal[key], value, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_steps_of_all_clients_are_captured_at_second_sight_and_give_the_same(works: bool, tmp_path: Path) -> None:
+    """Batches of 3 of 8 examples: whole ones and, at a pass's end, of 2. The rates fall from round to round."""
+    algorithm = fedpce(embedding=4, hidden=8)
+    _, adapter = trained(tmp_path, algorithm)
+    clients = [adapter.runner.data(number) for number in (6, 7)]
+    found = []
+    for recorder in (None, Again(works)):
+        tuning = Tuning(
+            adapter.runner.bench,
+            adapter.buffers,
+            adapter.runner.algorithm,
+            clients,
+            work=LocalWork(steps=5, batch_size=3),
+            rounds=3,
+            seed=0,
+            recorder=recorder,
+        )
+        personal: list[Tensors] = [dict(own) for own in list(adapter.known.values())[:2]]
+        for turn in range(1, 4):
+            personal = tuning.round(turn, personal)
+        found.append((personal, tuning.losses))
+        if recorder is not None:
+            assert recorder.captures == (2 if works else 0)
+            assert (recorder.began, recorder.ended) == (3, 3)
+    (plain, plain_losses), (replayed, replayed_losses) = found
+    assert plain_losses == replayed_losses
+    assert all(same_bits(one, other) for one, other in zip(plain, replayed, strict=True))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_captured_steps_give_the_same_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, adapter = trained(tmp_path, fedpce(embedding=4, hidden=8))
+    on_gpu = Adapter(run, data=adapter.federation, algorithm=adapter.algorithm, device="cuda")
+    captured = on_gpu.adapt_all(**FEW)  # type: ignore[arg-type]
+    monkeypatch.setattr(Replayed, "_capture", lambda *_: False)
+    for one, other in zip(captured, on_gpu.adapt_all(**FEW), strict=True):  # type: ignore[arg-type]
+        assert one.losses == other.losses
+        assert same_bits(one.personal, other.personal)
 
 
 def test_held_out_clients_are_those_adapted_by_default_and_fedavg_only_tests(tmp_path: Path) -> None:

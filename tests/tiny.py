@@ -1,6 +1,7 @@
-"""Models and federations small enough to work out by hand."""
+"""Models and federations small enough to work out by hand, and a recorder that replays nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -112,3 +113,34 @@ def play(
 def same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     """Tell whether two dictionaries hold the same names with the same bits."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+class Again:
+    """Runs the function anew at each replay, and counts captures."""
+
+    def __init__(self, works: bool = True) -> None:
+        self.works, self.captures, self.began, self.ended = works, 0, 0, 0
+
+    def stream(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def begin(self) -> None:
+        self.began += 1
+
+    def end(self) -> None:
+        self.ended += 1
+
+    def room(self) -> bool:
+        return True
+
+    def worth(self, steps: int, seconds: float) -> bool:
+        return steps > 0
+
+    def reads(self, place: Tensor) -> bool:
+        return True
+
+    def capture(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        if not self.works:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.captures += 1
+        return function

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Protocol
 
 import torch
@@ -108,3 +108,52 @@ class CudaRecorder:
             raise
         graph.capture_end()
         return result
+
+
+class Replayed:
+    """A function of tensors that is captured when it meets the same shapes again, and replayed from then on.
+
+    At first sight it runs as it is, which also warms the libraries up; where it cannot be captured, or without a
+    recorder, it always does.
+    """
+
+    def __init__(self, function: Callable[..., Tensor], recorder: Recorder | None, device: torch.device) -> None:
+        self._function, self._recorder, self._device = function, recorder, device
+        self._capturable = recorder is not None
+        self._captured: dict[Hashable, tuple[list[Tensor], Callable[[], Tensor]]] = {}
+        self._seen: set[Hashable] = set()
+
+    def stream(self) -> AbstractContextManager[object]:
+        """Return the context in which it is called: a capture needs a stream of its own."""
+        if self._recorder is None:
+            return nullcontext()
+        self._recorder.begin()
+        return self._recorder.stream()
+
+    def end(self) -> None:
+        """Let what follows wait for the calls."""
+        if self._recorder is not None:
+            self._recorder.end()
+
+    def __call__(self, *given: Tensor) -> Tensor:
+        """Return what the function does for these tensors."""
+        key = tuple(tensor.shape for tensor in given)
+        if key not in self._captured and not (key in self._seen and self._capture(key, given)):
+            self._seen.add(key)
+            return self._function(*(tensor.to(self._device) for tensor in given))
+        places, replay = self._captured[key]
+        for place, tensor in zip(places, given, strict=True):
+            place.copy_(tensor)
+        return replay()
+
+    def _capture(self, key: Hashable, given: tuple[Tensor, ...]) -> bool:
+        if self._recorder is None or not self._capturable:
+            return False
+        places = [tensor.to(self._device, copy=True) for tensor in given]
+        try:
+            replay = self._recorder.capture(lambda: self._function(*places))
+        except RuntimeError:
+            self._capturable = False  # nor would it work for other shapes
+            return False
+        self._captured[key] = places, replay
+        return True

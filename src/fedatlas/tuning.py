@@ -20,7 +20,8 @@ from fedatlas.client import PERSONAL, ClientData, Local, LocalWork, Workbench, c
 from fedatlas.errors import TrainingError
 from fedatlas.local_training import Look, minibatches
 from fedatlas.objectives import Batch
-from fedatlas.optimizers import LocalOptimizer, Wrapper
+from fedatlas.optimizers import LocalOptimizer, Rate, Wrapper
+from fedatlas.recorders import CudaRecorder, Recorder, Replayed
 from fedatlas.simulate import repeatable
 from fedatlas.types import Assignment, Tensors
 
@@ -40,12 +41,16 @@ class Tuning:
         work: LocalWork,
         rounds: int,
         seed: int,
+        recorder: Recorder | None = None,
     ) -> None:
         self.bench, self.buffers, self.algorithm, self.clients = bench, buffers, algorithm, list(clients)
         self.work, self.rounds, self.seed = work, rounds, seed
         # A client of one example may have no batch at all, and so no step to take with the others.
         enough = min(client.num_examples for client in self.clients) > 1 or not bench.skips_single_examples
-        self.together = len(self.clients) > 1 and enough and can_tune_together(bench, algorithm.optimizer)
+        device = self.clients[0].labels.device
+        # Steps of all clients can be captured, which a GPU gains by even where there is one client.
+        gains = len(self.clients) > 1 or device.type == "cuda"
+        self.together = gains and enough and can_tune_together(bench, algorithm.optimizer)
         self.look = gradients_of_all(bench.model, compile=work.compile) if self.together else None
         self.compiled = compiled_network(bench.model, algorithm) if work.compile and not self.together else None
         # Compiled code is made for one size of batch.
@@ -53,12 +58,19 @@ class Tuning:
         self.at_least = min(work.batch_size, most) if work.compile else 0
         self.names = list(bench.parameters)
         count = len(self.clients)
-        optimizer = algorithm.optimizer
+        self.optimizer = algorithm.optimizer.fitted(bench.model, self.names)
+        own = {name: parameter.detach() for name, parameter in bench.parameters.items()}
+        self.stacked = {name: torch.stack([value] * count) for name, value in own.items()} if self.together else {}
+        """Where clients' own parameters lie while they are tuned together."""
         # One state for the stacked parameters, or one for each client.
-        first = {name: torch.stack([own] * count) for name, own in bench.parameters.items()} if self.together else {}
-        self.states = (
-            [optimizer.init(first)] if self.together else [optimizer.init(bench.parameters) for _ in self.clients]
-        )
+        self.states = [self.optimizer.init(self.stacked or own) for _ in range(1 if self.together else count)]
+        rates = self.optimizer.rates_at(1, rounds)
+        # On a GPU a tensor, whose place a captured step knows.
+        self.rates: Rate = rates if device.type == "cpu" else torch.tensor(rates, device=device)
+        if recorder is None and device.type == "cuda" and self.together:
+            recorder = CudaRecorder(device)
+        self.step = Replayed(self._step, recorder, device)
+        """Takes a step of all clients on their batches, and returns the losses before it."""
         self.losses: list[list[float]] = [[] for _ in self.clients]
         """Of each client, the mean training loss of each round."""
         self.num_steps = [0] * count
@@ -99,16 +111,15 @@ class Tuning:
     def _round_alone(self, position: int, number: int, personal: Tensors) -> Tensors:
         bench = self.bench
         local = self._open(self.clients[position], number, personal)
-        optimizer = self.algorithm.optimizer.fitted(bench.model, self.names)
-        rates = optimizer.rates_at(number, self.rounds)
-        slots = optimizer.slots(self.states[position], self.names)
+        slots = self.optimizer.slots(self.states[position], self.names)
+        rates = self.optimizer.rates_at(number, self.rounds)
         train_what_is_own(bench)
         torch.manual_seed(local.seed)
         losses = []
         for batch in minibatches(local, bench):
             if self.names:
                 look = Look(self.algorithm, local, batch)
-                optimizer.step(list(bench.parameters.values()), slots, look, rates)
+                self.optimizer.step(list(bench.parameters.values()), slots, look, rates)
                 losses.append(look.losses[0])
             else:  # only running statistics are the client's own
                 bench.model(batch.inputs)
@@ -118,29 +129,28 @@ class Tuning:
         return {name: everything[name].detach().clone() for name in sorted(bench.personal)}
 
     def _round_together(self, number: int, personal: Sequence[Tensors]) -> list[Tensors]:
-        bench, model, look = self.bench, self.bench.model, self.look
-        assert look is not None
         opened = [self._open(client, number, own) for client, own in zip(self.clients, personal, strict=True)]
-        optimizer = self.algorithm.optimizer.fitted(model, self.names)
-        rates = optimizer.rates_at(number, self.rounds)
-        slots = optimizer.slots(self.states[0], self.names)
-        stacked = {name: torch.stack([own[name] for own in personal]) for name in self.names}
-        train_what_is_own(bench)
-        losses: list[Tensor] = []
-        streams = [minibatches(local, bench) for local in opened]
-        for batches in zip(*streams, strict=True):
-            inputs, labels, weights = _stacked(batches, self.at_least)
-
-            def gradient() -> list[Tensor]:
-                found, values = look(stacked, inputs, labels, weights)  # noqa: B023 - called before the next batch
-                losses.append(values)
-                return [found[name] for name in self.names]
-
-            optimizer.step(list(stacked.values()), slots, gradient, rates)
-            self.num_steps = [steps + 1 for steps in self.num_steps]
+        for name, stacked in self.stacked.items():
+            torch.stack([own[name] for own in personal], out=stacked)
+        rates = self.optimizer.rates_at(number, self.rounds)
+        self.rates = self.rates.copy_(torch.tensor(rates)) if isinstance(self.rates, Tensor) else rates
+        train_what_is_own(self.bench)
+        with self.step.stream():
+            streams = [minibatches(local, self.bench) for local in opened]
+            losses = [self.step(*_stacked(batches, self.at_least)) for batches in zip(*streams, strict=True)]
+        self.step.end()
+        self.num_steps = [steps + len(losses) for steps in self.num_steps]
         for own, mean in zip(self.losses, torch.stack(losses).double().mean(0).tolist(), strict=True):
             own.append(mean)
-        return [{name: stacked[name][i].clone() for name in sorted(stacked)} for i in range(len(self.clients))]
+        return [{name: self.stacked[name][i].clone() for name in sorted(self.stacked)} for i in range(len(personal))]
+
+    def _step(self, inputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        assert self.look is not None
+        gradients, losses = self.look(self.stacked, inputs, labels, weights)
+        slots = self.optimizer.slots(self.states[0], self.names)
+        found = [gradients[name] for name in self.names]
+        self.optimizer.step(list(self.stacked.values()), slots, lambda: found, self.rates)
+        return losses
 
 
 def gradients_of_all(model: nn.Module, *, compile: bool) -> Gradients:

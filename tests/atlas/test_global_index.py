@@ -1,8 +1,5 @@
 """The index's training by captured steps, played on a CPU by a recorder that runs the step again."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-
 import pytest
 import torch
 from torch import Tensor
@@ -13,39 +10,9 @@ from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.progress import Silent
 from fedatlas.seeds import generator
+from tiny import Again
 
 SETTINGS = IndexSettings(feed_forward=16, layers=1, heads=2, batch_size=16)
-
-
-class Again:
-    """Runs the function anew at each replay, and counts captures."""
-
-    def __init__(self, works: bool = True) -> None:
-        self.works, self.captures, self.began, self.ended = works, 0, 0, 0
-
-    def stream(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def begin(self) -> None:
-        self.began += 1
-
-    def end(self) -> None:
-        self.ended += 1
-
-    def room(self) -> bool:
-        return True
-
-    def worth(self, steps: int, seconds: float) -> bool:
-        return True
-
-    def reads(self, place: Tensor) -> bool:
-        return True
-
-    def capture(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        if not self.works:
-            raise RuntimeError("operation not permitted when stream is capturing")
-        self.captures += 1
-        return function
 
 
 def pairs() -> Federation:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +13,7 @@ from fedatlas.data.federation import Federation
 from fedatlas.errors import TrainingError
 from fedatlas.optimizers import Adam
 from fedatlas.progress import Progress
-from fedatlas.recorders import CudaRecorder, Recorder
+from fedatlas.recorders import CudaRecorder, Recorder, Replayed
 from fedatlas.seeds import derive, generator
 from fedatlas.types import Tensors
 
@@ -43,22 +41,17 @@ def train_globally(
     uploads = [pairs.clients[i].train for i in pairs.training_ids]
     network.train()
     mean = math.nan
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), progress, steps.stream():
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), progress, steps.take.stream():
         torch.manual_seed(derive(seed, "dropout"))
         for epoch in range(1, epochs + 1):
-            losses = [steps(batch) for batch in _batches(uploads, settings, generator(seed, "order", epoch))]
+            losses = [steps.take(batch) for batch in _batches(uploads, settings, generator(seed, "order", epoch))]
             mean = float(torch.stack(losses).double().mean())
             if not math.isfinite(mean):
                 message = f"the index's loss is {mean} (lr={settings.lr:g}). Lower the learning rate."
                 raise TrainingError(message, client="(server)", round=epoch, stage="index")
             progress.advance(epoch, {})
-    steps.end()
+    steps.take.end()
     return mean
-
-
-class _Captured(NamedTuple):
-    batch: Tensor
-    replay: Callable[[], Tensor]
 
 
 class Steps:
@@ -72,44 +65,8 @@ class Steps:
         self._parameters = list(named.values())
         self._adam = Adam(lr=network.settings.lr)
         self._slots = self._adam.slots(self._adam.init(named), list(named))
-        self._recorder, self._capturable = recorder, True
-        self._captured: dict[int, _Captured] = {}
-        self._seen: set[int] = set()
-
-    def stream(self) -> AbstractContextManager[object]:
-        """Return the context in which steps are taken: a capture needs a stream of its own."""
-        if self._recorder is None:
-            return nullcontext()
-        self._recorder.begin()
-        return self._recorder.stream()
-
-    def end(self) -> None:
-        """Let what follows wait for the steps."""
-        if self._recorder is not None:
-            self._recorder.end()
-
-    def __call__(self, batch: Tensor) -> Tensor:
-        """Take a step on the examples at these positions and return the loss before it."""
-        size = len(batch)
-        captured = self._captured.get(size)
-        if captured is None and self._recorder is not None and self._capturable and size in self._seen:
-            captured = self._capture(self._recorder, batch)
-        if captured is None:
-            # The first of a size runs as it is, which also warms the libraries up.
-            self._seen.add(size)
-            return self._step(batch.to(self._inputs.device))
-        captured.batch.copy_(batch)
-        return captured.replay()
-
-    def _capture(self, recorder: Recorder, batch: Tensor) -> _Captured | None:
-        own = batch.to(self._inputs.device, copy=True)
-        try:
-            replay = recorder.capture(lambda: self._step(own))
-        except RuntimeError:
-            self._capturable = False  # nor would it work for another size
-            return None
-        self._captured[len(batch)] = _Captured(own, replay)
-        return self._captured[len(batch)]
+        self.take = Replayed(self._step, recorder, inputs.device)
+        """Takes a step on the examples at the given positions and returns the loss before it."""
 
     def _step(self, own: Tensor) -> Tensor:
         network, settings = self._network, self._network.settings
