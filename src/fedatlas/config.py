@@ -133,8 +133,8 @@ class Config:
     def dataset(self) -> Dataset:
         """Return the data set that is named."""
         data, seed = self.values["data"], self.seeds().partition
-        dataset = load_dataset(data["source"], data_folder=data["folder"], seed=seed, options=self.reading())
-        return dataset if data["domains"] is None else dataset.of_domains(data["domains"])
+        folder, domains = data["folder"], data["domains"]
+        return load_dataset(data["source"], data_folder=folder, seed=seed, domains=domains, options=self.reading())
 
     def reading(self) -> dict[str, Any]:
         """Return how a table of texts or a folder of images is read, as ``load_dataset`` takes it."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fedatlas.config import Config
 from fedatlas.data import named
 from fedatlas.data.named import DATASETS, load_dataset
 from fedatlas.errors import DataError, UsageError
@@ -159,20 +160,49 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "ran").exists()
 
 
-def test_digit_five_puts_the_sets_to_one_form_as_domains(tmp_path, monkeypatch):
+@pytest.fixture
+def digit_five_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(named, "GENERATED_TRAIN", 20)
     monkeypatch.setattr(named, "GENERATED_TEST", 10)
     save_split(tmp_path / "mnist.npz", np.full((20, 28, 28), 90, np.uint8), 4)
     save_split(tmp_path / "usps.npz", noise(12, 16, 16), 2)
     save_split(tmp_path / "mnistm.npz", noise(14, 32, 32, 3), 3)
     save_split(tmp_path / "svhn.npz", noise(16, 32, 32, 3), 5)
-    data = load_dataset("digit-five", data_folder=tmp_path)
+    return tmp_path
+
+
+def test_digit_five_puts_the_sets_to_one_form_as_domains(digit_five_folder):
+    data = load_dataset("digit-five", data_folder=digit_five_folder)
     assert data.domains == ("mnist", "usps", "generated", "mnistm", "svhn")
     assert data.domain.bincount().tolist() == [20, 12, 30, 14, 16]
     assert [int(data.is_test[data.domain == i].sum()) for i in range(5)] == [4, 2, 10, 3, 5]
     assert data.inputs.shape == (92, 3, 32, 32)
     assert (data.inputs[:20] == 90).all()
     assert data.mean == (0.5, 0.5, 0.5)
+
+
+def test_some_domains_of_digit_five_need_their_own_files_only(digit_five_folder):
+    wanted = ["svhn", "mnist", "generated"]
+    chosen = load_dataset("digit_five", data_folder=digit_five_folder, seed=3).of_domains(wanted)
+    for other in ("mnistm", "usps"):
+        (digit_five_folder / f"{other}.npz").unlink()
+    data = Config.load(seed=3, data={"source": "digit_five", "domains": wanted, "folder": digit_five_folder}).dataset()
+    assert (data.name, data.domains, data.classes) == ("digit_five", ("svhn", "mnist", "generated"), chosen.classes)
+    for part in ("inputs", "labels", "domain", "is_test"):
+        assert torch.equal(getattr(data, part), getattr(chosen, part)), part
+
+
+def test_an_unknown_domain_of_digit_five_is_named_before_anything_is_loaded(tmp_path):
+    with pytest.raises(UsageError, match=r"unknown domain 'mnist-m'. Did you mean 'mnistm'\? Known: generated, mnist,"):
+        load_dataset("digit_five", data_folder=tmp_path, domains=["usps", "mnist-m"])
+
+
+def test_domains_of_any_set_are_chosen_when_it_is_loaded(tmp_path):
+    np.savez(tmp_path / "pacs64.npz", photo_x=noise(2, 8, 8, 3), photo_y=[0, 1], art_x=noise(1, 8, 8, 3), art_y=[0])
+    assert load_dataset("pacs", data_folder=tmp_path, domains=["art"]).domains == ("art",)
+    save_split(tmp_path / "mnist.npz", noise(20, 28, 28), 5)
+    with pytest.raises(UsageError, match="mnist has no domains to choose from"):
+        load_dataset("mnist", data_folder=tmp_path, domains=["art"])
 
 
 def test_shakespeare_comes_from_a_table_of_lines_and_keeps_a_tenth(tmp_path):

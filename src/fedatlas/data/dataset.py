@@ -70,11 +70,7 @@ class Dataset:
         """Return the examples of some domains only, in the order of the names."""
         if self.domain is None:
             raise UsageError(f"{self.name} has no domains to choose from, got {list(names)}.")
-        if not names or len(set(names)) != len(names):
-            raise UsageError(f"domains must name at least one domain of {self.name}, each once; got {list(names)}.")
-        for name in names:
-            if name not in self.domains:
-                raise unknown_name("domain", name, self.domains)
+        check_domains(self.name, names, self.domains)
         members = [(self.domain == self.domains.index(name)).nonzero()[:, 0] for name in names]
         kept = torch.cat(members)
         return replace(
@@ -90,6 +86,15 @@ class Dataset:
     def domain_of(self, index: int) -> str | None:
         """Return the name of one example's domain, if it has one."""
         return None if self.domain is None else self.domains[int(self.domain[index])]
+
+
+def check_domains(data: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse a choice of the domains of a data set that is empty, names one twice or names one it has not."""
+    if not names or len(set(names)) != len(names):
+        raise UsageError(f"domains must name at least one domain of {data}, each once; got {list(names)}.")
+    for name in names:
+        if name not in known:
+            raise unknown_name("domain", name, known)
 
 
 def first_few(names: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ The folder is ``data_folder=`` or the environment variable ``FEDATLAS_DATA``. ``
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedatlas.data.dataset import Dataset
+from fedatlas.data.dataset import Dataset, check_domains
 from fedatlas.data.digits import generate_digits, load_digits_domains
 from fedatlas.data.hub import HubSource, from_hub
 from fedatlas.data.images import decode_images, in_colour, resize_images
@@ -142,28 +142,32 @@ def load_dataset(
     *,
     data_folder: str | Path | None = None,
     seed: int = 0,
+    domains: Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Return a data set by name, or from a path: an npz file, a table of texts (csv, tsv, jsonl), a picture folder.
 
     A name is looked up in ``data_folder`` (else ``FEDATLAS_DATA``): ``<name>.npz`` as ``from_npz`` reads it, the
     authors' own files for MNIST and CIFAR, ``<name>/`` as a picture folder; then on the Hugging Face hub. ``seed``
-    matters where something is drawn: ``digits``, ``digit_five``, ``shakespeare``. ``options``
-    are ``from_table``'s for a table, such as its columns, and ``size`` for a picture folder.
+    matters where something is drawn: ``digits``, ``digit_five``, ``shakespeare``. ``domains``
+    are those to keep, in this order; of ``digit_five`` only their files are needed. ``options`` are ``from_table``'s
+    for a table, such as its columns, and ``size`` for a picture folder.
 
         >>> load_dataset("digits").domains
         ('handwritten', 'printed', 'thin', 'photo', 'scene')
     """
     known = _known(name)
     _check_options(name, options or {})
-    if known == "digits":
-        return load_digits_domains(seed)
     if known == "digit_five":
-        return _digit_five(data_folder, seed)
+        return _digit_five(data_folder, seed, DIGIT_FIVE_DOMAINS if domains is None else domains)
     entry = DATASETS.get(known)
-    if entry is not None and entry.hub is not None:
-        return _load_named(known, entry, entry.hub, data_folder, seed)
-    return _load_path(name, seed, options or {})
+    if known == "digits":
+        data = load_digits_domains(seed)
+    elif entry is not None and entry.hub is not None:
+        data = _load_named(known, entry, entry.hub, data_folder, seed)
+    else:
+        data = _load_path(name, seed, options or {})
+    return data if domains is None else data.of_domains(domains)
 
 
 def _check_options(name: str | Path, options: Mapping[str, Any]) -> None:
@@ -274,10 +278,11 @@ def _shakespeare(file: Path, seed: int) -> Dataset:
     return from_table(file, label=None, fraction=_SHAKESPEARE_FRACTION, seed=seed)
 
 
-def _digit_five(data_folder: str | Path | None, seed: int) -> Dataset:
-    """Return the five digit domains of the papers, with generated digits in place of SynthDigits."""
+def _digit_five(data_folder: str | Path | None, seed: int, domains: Sequence[str]) -> Dataset:
+    """Return some of the five digit domains of the papers, with generated digits in place of SynthDigits."""
+    check_domains("digit_five", domains, DIGIT_FIVE_DOMAINS)
     images, labels, tests = [], [], []
-    for domain in DIGIT_FIVE_DOMAINS:
+    for domain in domains:
         if domain == "generated":
             pixels, targets = generate_digits(GENERATED_TRAIN + GENERATED_TEST, seed)
             is_test = torch.arange(len(targets)) >= GENERATED_TRAIN
@@ -294,8 +299,8 @@ def _digit_five(data_folder: str | Path | None, seed: int) -> Dataset:
         inputs=torch.cat(images),
         labels=torch.cat(labels),
         classes=_DIGITS,
-        domains=DIGIT_FIVE_DOMAINS,
-        domain=torch.arange(len(DIGIT_FIVE_DOMAINS)).repeat_interleave(counts),
+        domains=tuple(domains),
+        domain=torch.arange(len(domains)).repeat_interleave(counts),
         is_test=torch.cat(tests),
         mean=(0.5,) * 3,
         std=(0.5,) * 3,
