@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.origin import ORIGIN, warn_if_other
 from fedatlas.checkpoints import atomic_write
 from fedatlas.client import PERSONAL, ClientData, LocalWork
 from fedatlas.data import Dataset, Federation, Transform
@@ -205,6 +206,10 @@ class Adapter:
         counts = [examples] * len(numbers) if examples is None or isinstance(examples, int) else list(examples)
         if not numbers or len(counts) != len(numbers):
             raise UsageError(f"give at least one client, and one number of examples each; got {numbers} and {counts}.")
+        if atlas is not None:
+            known = self.run.resolved["federation"]
+            names = [client["name"] for client in known["clients"]]
+            warn_if_other(atlas.provenance.get(ORIGIN, ""), f"{known['data']}: {known['partition']}", names)
         seed = self.seeds.batches if seed is None else seed
         bench = self.runner.bench
         if augment == "run":

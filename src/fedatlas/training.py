@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fedatlas.algorithm import Algorithm
+from fedatlas.atlas.origin import warn_of_other_origin
 from fedatlas.client import LocalWork, Precision
 from fedatlas.data.federation import Federation, Transform
 from fedatlas.errors import UsageError, expect
@@ -128,6 +129,7 @@ def train_run(
     if place.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {device!r} was asked for, but torch sees no GPU here; use --device cpu.")
     plan.cohort_size(len(federation.training_ids))
+    warn_of_other_origin(algorithm, federation)
     network = make_model(settings.model, settings.model_options, federation, algorithm, seeds.model, try_on=place)
     resolved = resolve(federation, algorithm, network, settings)
     with Simulator(

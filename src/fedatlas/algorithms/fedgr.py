@@ -12,7 +12,7 @@ that the client received.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -23,6 +23,7 @@ from torch import Tensor
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.origin import ORIGIN
 from fedatlas.client import Local
 from fedatlas.errors import UsageError, expect, unknown_name
 from fedatlas.grouping import COVARIANCES, METHODS, Groups, group_clients, group_means
@@ -136,6 +137,8 @@ class FixedGroups:
     """The clients, by name."""
     groups: tuple[int, ...]
     """The group of each."""
+    origin: str = field(default="", repr=False, compare=False)
+    """The data and the partition that they were made of, where known."""
 
     def __post_init__(self) -> None:
         if len(self.clients) != len(self.groups):
@@ -237,7 +240,8 @@ def grouping_by(atlas: Grouped | str | Path | None, num_groups: int, method: str
         return TypeGroups(num_groups=num_groups, method=method)
     opened = Atlas.load(atlas) if isinstance(atlas, str | Path) else atlas
     found = opened.groups(min(num_groups, len(opened.names)), method=method, seed=0).tolist()
-    return FixedGroups(clients=tuple(opened.names), groups=tuple(int(group) for group in found))
+    origin = str(opened.provenance.get(ORIGIN, "")) if isinstance(opened, Atlas) else ""
+    return FixedGroups(clients=tuple(opened.names), groups=tuple(int(group) for group in found), origin=origin)
 
 
 def fedgr(
