@@ -97,8 +97,9 @@ def test_where_each_client_started_is_told_where_it_differs(folder: Path, tmp_pa
     ("arguments", "said"),
     [
         (["--start", "units"], "unknown start 'units'"),
-        (["--start", "nearest"], "needs atlas="),
+        (["--start", "nearest"], "needs atlas= (--atlas FILE)"),
         (["--onnx"], "give --save FOLDER"),
+        (["--save", __file__], "is a file, and a folder is needed there"),
         (["--client", "client-99"], "unknown client 'client-99'"),
     ],
 )

@@ -95,7 +95,7 @@ def test_compare_all_leaves_out_what_the_model_does_not_suit(
     result = invoke("compare", "all", "--data", arrays, *SMALL, "--seeds", "0,1", "--folder", tmp_path / "all")
     assert result.exit_code == 0, result.output
     assert result.output.count("is left out") == 2
-    assert re.search("^fedbn is left out: KeepNorms: .* has no normalisation layer", result.output, re.M)
+    assert re.search("^fedbn is left out: FedBN: .* has no normalisation layer", result.output, re.M)
     assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["fedavg-0", "fedavg-1", "report.html"]
 
 
@@ -257,6 +257,34 @@ def test_resuming_and_overwriting_at_once_is_refused(arrays: Path, tmp_path: Pat
         assert result.exit_code == 2
         assert "give one of the two" in result.output.replace("\n", " ")
     assert not (tmp_path / "run/resolved.json").exists()
+
+
+def test_a_place_that_cannot_be_written_is_named_before_the_work(arrays: Path, tmp_path: Path) -> None:
+    data = ["--data", arrays, "--source", "label-histogram"]
+    assert invoke("train", "--data", arrays, *SMALL, "--folder", tmp_path / "run").exit_code == 0
+    for command, usual in ((["map", *data], "atlas.safetensors"), (["report", tmp_path / "run"], "report.html")):
+        result = invoke(*command, "--to", tmp_path)
+        assert result.exit_code == 2, result.output
+        assert f"is a folder. Write --to {tmp_path / usual}." in result.output
+        result = invoke(*command, "--to", arrays / usual)
+        assert result.exit_code == 2, result.output
+        assert f"--to: {arrays} is a file, and a folder is needed there" in result.output
+        assert "accuracy" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fedavg,fedprox"], "Separate names by spaces: fedavg fedprox."),
+        (["fedavg", "all"], "`all` is every algorithm"),
+        (["all", "fedavg"], "`all` is every algorithm"),
+        (["fedavg", "--jobs", "0"], "--jobs must be at least 1, got 0"),
+    ],
+)
+def test_what_compare_cannot_read_is_named(tmp_path: Path, arguments: list[str], said: str) -> None:
+    result = invoke("compare", *arguments, "--folder", tmp_path)
+    assert result.exit_code == 2
+    assert said in result.output.replace("\n", " ")
 
 
 def test_another_seed_is_named_in_few_words_when_a_run_is_resumed(arrays: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedatlas.errors import UsageError, unknown_name
-from fedatlas.terminal import friendly, output, print_lines, print_rows
+from fedatlas.terminal import check_writable, friendly, output, print_lines, print_rows
 
 if TYPE_CHECKING:
     from fedatlas.adapting import Adapted, Adapter
@@ -58,6 +58,8 @@ def adapt(
         check_device(device)
         if start is not None and start not in STARTS:
             raise unknown_name("start", start, STARTS)
+        if save is not None:
+            check_writable("--save", save)
         if onnx and save is None:
             raise UsageError("--onnx says how to save; give --save FOLDER.")
         if onnx:

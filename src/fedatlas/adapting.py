@@ -328,14 +328,15 @@ class Adapter:
         if {name: tensor.shape for name, tensor in found.items()} != wanted:
             raise UsageError(
                 f"start={start if isinstance(start, str) else sorted(start)}: this run has no such values for "
-                f"{', '.join(wanted)}. Use start='initial', or give tensors of these names in the network's shapes."
+                f"{', '.join(wanted)}. Use start='initial' (--start unit), or give tensors of these names in "
+                "the network's shapes."
             )
         return found, origin
 
     def _nearest(self, number: int, atlas: Atlas | None) -> tuple[Tensors, str]:
         """Return the values of the trained client that an atlas has nearest to this one."""
         if atlas is None:
-            raise UsageError("start='nearest' needs atlas=, as `fedatlas map` or make_atlas makes one.")
+            raise UsageError("start='nearest' needs atlas= (--atlas FILE), as `fedatlas map` or make_atlas makes one.")
         names = [client["name"] for client in self.run.resolved["federation"]["clients"]]
         trained = {names[c]: values for c, values in self.known.items()}
         own = self.federation.clients[number].name

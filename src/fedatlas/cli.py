@@ -12,7 +12,7 @@ import typer
 from fedatlas.adapt_command import adapt
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.flower_command import app as flower
-from fedatlas.terminal import errors, friendly, output, print_error, print_lines, print_rows
+from fedatlas.terminal import check_file, errors, friendly, output, print_error, print_lines, print_rows
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -115,6 +115,13 @@ def compare(
 
     with friendly():
         top = folder or Path("runs") / "compare"
+        if jobs < 1:
+            raise UsageError(f"--jobs must be at least 1, got {jobs}.")
+        if joined := [name for name in algorithms if "," in name and ":" not in name]:
+            words = " ".join(part.strip() for part in joined[0].split(","))
+            raise UsageError(f"compare: {joined[0]!r} is no algorithm. Separate names by spaces: {words}.")
+        if "all" in algorithms[1:] or (algorithms[0] == "all" and len(algorithms) > 1):
+            raise UsageError("compare: `all` is every algorithm; give it alone, or only names.")
         if twice := sorted(name for name, count in Counter(map(short_name, algorithms)).items() if count > 1):
             raise UsageError(
                 f"compare: {', '.join(twice)} comes twice, and both would go to one folder. Give functions different "
@@ -198,6 +205,7 @@ def map_(
 
     with friendly():
         check_device(device)
+        check_file("--to", to, "atlas.safetensors")
         if run is not None:
             atlas = run_atlas(Run(run))
             left = "the client's vector: what it keeps of its own in the run, which stays home otherwise"
@@ -264,9 +272,11 @@ def report(
     from fedatlas.runs import find_runs
 
     with friendly():
+        page = to or runs[0] / "report.html"
         found = [run for folder in runs for run in find_runs(folder)]
+        check_file("--to", page, "report.html")
         print_results(found)
-        output.print(f"report: {write_report(found, to or runs[0] / 'report.html')}", highlight=False, soft_wrap=True)
+        output.print(f"report: {write_report(found, page)}", highlight=False, soft_wrap=True)
 
 
 def print_results(runs: list[Any]) -> None:

@@ -339,7 +339,7 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UsageError(f"there is no config {path}.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read config {path}: {error}.") from error
+        raise UsageError(f"cannot read config {path}: {getattr(error, 'strerror', None) or error}.") from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from error
 

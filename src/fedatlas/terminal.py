@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedatlas.errors import FedatlasError
+from fedatlas.errors import FedatlasError, UsageError
 
 # Nothing that is printed is markup: a path or a name may have square brackets or colons in it.
 output = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
@@ -39,6 +40,20 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def print_error(title: str, error: object) -> None:
     """Print what went wrong after a title that stands out."""
     errors.print(Text.assemble((title, "bold red"), " ", str(error)), highlight=False, soft_wrap=True)
+
+
+def check_file(option: str, path: Path, usual: str) -> None:
+    """Refuse a place where no file can be written, before any work is done for it; ``usual`` is a file's name."""
+    if path.is_dir():
+        raise UsageError(f"{option} takes a file, and {path} is a folder. Write {option} {path / usual}.")
+    check_writable(option, path.parent)
+
+
+def check_writable(option: str, folder: Path) -> None:
+    """Refuse a folder that is a file, or would be inside one."""
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise UsageError(f"{option}: {place} is a file, and a folder is needed there. Choose another place.")
 
 
 def print_rows(rows: list[dict[str, str]], caption: str) -> None:

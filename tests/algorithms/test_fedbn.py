@@ -98,5 +98,5 @@ def test_a_client_that_sits_out_keeps_its_norms() -> None:
 
 
 def test_a_model_without_norms_is_refused() -> None:
-    with pytest.raises(UsageError, match="KeepNorms: Line has no normalisation layer, so FedBN would be FedAvg"):
+    with pytest.raises(UsageError, match=r"FedBN: Line has no normalisation layer.*--set model\.norm=batch"):
         play(fedbn(), Line(), line_federation(([1], [0])))

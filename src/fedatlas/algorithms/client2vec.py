@@ -164,7 +164,8 @@ def _with_objective(
     if half not in atlas.halves:
         raise UsageError(
             f"client2vec over {base}: local training needs the half {half!r} of the vectors, and the atlas has only "
-            f"{', '.join(map(repr, atlas.halves))}. Set train=False, or name one by objective_half."
+            f"{', '.join(map(repr, atlas.halves))}. Set train=False (no train in --use), or name one by "
+            "objective_half (--set atlas.objective_half=...)."
         )
     if any(own.name == term.name for own in algorithm.objective):
         raise UsageError(

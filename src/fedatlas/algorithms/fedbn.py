@@ -41,8 +41,9 @@ def norm_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     found = [(path, module) for path, module in model.named_modules() if isinstance(module, NORM_LAYERS)]
     if not found:
         raise UsageError(
-            f"KeepNorms: {type(model).__name__} has no normalisation layer, so FedBN would be FedAvg. "
-            "Choose a model with norms (for a built-in one, norm='batch'), or train fedavg."
+            f"FedBN: {type(model).__name__} has no normalisation layer for a client to keep, so it would be FedAvg. "
+            "Choose a model with norms (--model cnn --set model.norm=batch; norm='batch' in model_options), or train "
+            "fedavg."
         )
     yield from found
 

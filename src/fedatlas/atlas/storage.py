@@ -30,7 +30,7 @@ def write_vectors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], w
 def read_vectors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read the tensors and the plain values of a file, refusing one that was cut short or altered."""
     if not Path(path).is_file():
-        raise DataError(f"there is no atlas at {path}. Make one and save it there: atlas.save(path).")
+        raise DataError(f"there is no atlas at {path}. Make one there: `fedatlas map --to FILE`, or atlas.save(path).")
     try:
         with safe_open(path, framework="pt") as file:
             notes = file.metadata() or {}

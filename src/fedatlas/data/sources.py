@@ -162,6 +162,9 @@ def read_npz(file: Path) -> dict[str, Array]:
     """Return the arrays of an npz file, never unpickling anything."""
     if not file.is_file():
         raise UsageError(f"{file}: there is no such file.")
+    # Asked first: numpy would take another kind of file for a pickle, and say how to load it unsafely.
+    if not zipfile.is_zipfile(file):
+        raise DataError(f"{file}: is no npz file, or a part of one. Write it whole with numpy.savez, or rename it.")
     try:
         with np.load(file, allow_pickle=False) as arrays:
             return {key: arrays[key] for key in arrays.files}

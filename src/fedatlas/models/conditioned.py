@@ -98,7 +98,8 @@ class ConditionedClassifier(nn.Module):
         if not found:
             raise UsageError(
                 f"FedPCE: {type(model).__name__} has no normalisation layer to make from an embedding. Choose a model "
-                "with norms (for a built-in one, norm='instance'), or another algorithm."
+                "with norms (--model cnn --set model.norm=instance; norm='instance' in model_options), or another "
+                "algorithm."
             )
         self._norms: list[nn.Module] = list(found.values())
         self._shapes = [_affine_shape(path, norm) for path, norm in found.items()]
