@@ -201,7 +201,8 @@ def test_a_picture_folder_with_domains(tmp_path):
     write(tmp_path / "web" / "dog" / "1.png")
     write(tmp_path / "lab" / "dog" / "1.png")
     (tmp_path / "lab" / "dog" / "notes.txt").write_text("not a picture")
-    data = from_image_folder(tmp_path)
+    with pytest.warns(UserWarning, match=r"left out 1 file beside the pictures: 1 \.txt\."):
+        data = from_image_folder(tmp_path)
     assert data.domains == ("lab", "web")
     assert data.classes == ("cat", "dog")
     assert [(data.domain_of(i), data.classes[data.labels[i]]) for i in range(3)] == [
@@ -281,6 +282,27 @@ def test_a_folder_without_pictures_is_named_and_left_out(tmp_path):
     with pytest.warns(UserWarning, match=r"2 folders hold no pictures .* left out: lab.cat, web.dog\."):
         data = from_image_folder(tmp_path)
     assert (data.domains, data.classes) == (("web",), ("cat",))
+
+
+def test_files_that_are_no_pictures_are_counted_once_by_their_endings(tmp_path):
+    for kind in ("cat", "dog"):
+        write(tmp_path / "web" / kind / "1.png")
+        for name in ("2.GIF", ".DS_Store", "3.gif"):
+            (tmp_path / "web" / kind / name).write_bytes(b"not read")
+    (tmp_path / "web" / "cat" / "notes.txt").write_text("not read")
+    (tmp_path / "web" / "cat" / "LICENSE").write_text("not read")
+    (tmp_path / "web" / "cat" / "more").mkdir()
+    with pytest.warns(UserWarning, match="beside") as told:
+        data = from_image_folder(tmp_path)
+    assert len(data) == 2
+    said = "left out 6 files beside the pictures: 4 .gif, 1 .txt, 1 without an ending. Pictures are .png, .jpg, "
+    assert [said in str(one.message) for one in told] == [True]
+
+
+def test_hidden_files_beside_pictures_are_not_told(tmp_path):
+    write(tmp_path / "cat" / "1.png")
+    (tmp_path / "cat" / ".DS_Store").write_bytes(b"not read")
+    assert len(from_image_folder(tmp_path)) == 1  # a warning would be an error
 
 
 @pytest.mark.parametrize("outer", [("train", "val", "test"), ("Train", "Test"), ("train", "validation")])

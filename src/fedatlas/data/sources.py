@@ -2,6 +2,7 @@
 
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,9 @@ def from_image_folder(
         )
     outer_names = [outer for outer, _, _ in found]
     is_split = _is_split(folder, set(outer_names))
-    _tell_empty(folder, {file.parent for _, _, file in found}, deep=bool(nested))
+    full = {file.parent for _, _, file in found}
+    _tell_empty(folder, full, deep=bool(nested))
+    _tell_others(folder, full)
     first = read_image(found[0][2], shape)
     images = np.empty((len(found), *first.shape), np.uint8)
     for i, (_, _, file) in enumerate(found):
@@ -330,6 +333,24 @@ def _tell_empty(folder: Path, full: set[Path], deep: bool) -> None:
         warnings.warn(
             f"{folder}: {len(empty)} folders hold no pictures ({', '.join(PICTURE_ENDINGS)}) and are left out: "
             f"{first_few(empty)}.",
+            stacklevel=3,
+        )
+
+
+def _tell_others(folder: Path, full: set[Path]) -> None:
+    """Warn of files beside the pictures that do not end as pictures do; hidden ones are nobody's data."""
+    others = Counter(
+        file.suffix.lower() or "without an ending"
+        for inner in full
+        for file in inner.iterdir()
+        if file.suffix.lower() not in PICTURE_ENDINGS and not file.name.startswith(".") and file.is_file()
+    )
+    if others:
+        counts = sorted(others.items(), key=lambda found: (-found[1], found[0]))
+        told = first_few([f"{count:,} {ending}" for ending, count in counts])
+        warnings.warn(
+            f"{folder}: left out {others.total():,} {'file' if others.total() == 1 else 'files'} beside the pictures: "
+            f"{told}. Pictures are {', '.join(PICTURE_ENDINGS)}.",
             stacklevel=3,
         )
 
