@@ -11,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.atlas.index import EPOCHS
+from fedatlas.catalogue import CATALOGUES
 from fedatlas.cli import app, map_
-from fedatlas.config import Config
+from fedatlas.config import DEFAULTS, Config
 from fedatlas.runs import Run
 from fedatlas.terminal import print_lines, print_rows
 
@@ -257,6 +259,19 @@ def test_resuming_and_overwriting_at_once_is_refused(arrays: Path, tmp_path: Pat
         assert result.exit_code == 2
         assert "give one of the two" in result.output.replace("\n", " ")
     assert not (tmp_path / "run/resolved.json").exists()
+
+
+def test_the_help_of_every_option_says_something_and_names_the_defaults() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    for name, command in commands.items():
+        for parameter in getattr(command, "params", ()):
+            assert name == "flower" or parameter.name == "help" or parameter.help, (name, parameter.name)
+    helps = {parameter.name: parameter.help for parameter in commands["train"].params}
+    usual = {"algorithm": DEFAULTS["algorithm"]["name"], "data": DEFAULTS["data"]["source"], "seed": DEFAULTS["seed"]}
+    for title, value in {**usual, "rounds": DEFAULTS["training"]["rounds"], "use": "sample,aggregate"}.items():
+        assert f"default {value}." in helps[title]
+    (kind,) = (parameter.help for parameter in commands["list"].params if parameter.name == "kind")
+    assert [title for title in CATALOGUES if title not in kind] == []
 
 
 def test_a_place_that_cannot_be_written_is_named_before_the_work(arrays: Path, tmp_path: Path) -> None:

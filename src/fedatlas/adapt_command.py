@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedatlas.command_options import DataFolderOption, DeviceOption
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.terminal import check_writable, friendly, output, print_lines, print_rows
 
@@ -19,29 +20,48 @@ STARTS = {"unit": "initial", "mean": "mean", "nearest": "nearest", "first": "fir
 
 
 def adapt(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run that `train` or `compare` made.")],
     client: Annotated[
         list[str] | None,
-        typer.Option("--client", help="A client of the run; may be given many times. Else all held out."),
+        typer.Option("--client", help="A client's name; may be given many times; default all that were held out."),
     ] = None,
     data: Annotated[
-        str | None, typer.Option("--data", "-d", help="A new client's data set, in place of the run's clients.")
+        str | None,
+        typer.Option(
+            "--data",
+            "-d",
+            help="New clients' data, a name or a path as `train` takes it, in place of the run's clients.",
+        ),
     ] = None,
-    data_folder: Annotated[Path | None, typer.Option("--data-folder", help="Where that data set lies.")] = None,
+    data_folder: DataFolderOption = None,
     start: Annotated[
         str | None,
-        typer.Option("--start", help="unit, mean, nearest (with --atlas), first or own; else the algorithm's."),
+        typer.Option(
+            "--start",
+            help="Where tuning begins: unit (as the run's clients began), mean or first (of those that trained), "
+            "nearest (of them, by --atlas) or own (if it trained); default own, for newcomers the algorithm's choice.",
+        ),
     ] = None,
-    atlas: Annotated[Path | None, typer.Option("--atlas", help="An atlas, to start from the nearest client.")] = None,
-    examples: Annotated[int | None, typer.Option("--examples", help="Use so many training examples only.")] = None,
-    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds.")] = 200,
-    steps: Annotated[int, typer.Option("--steps", help="Minibatches a round.")] = 50,
-    lr: Annotated[float | None, typer.Option("--lr", help="The first learning rate; else the run's.")] = None,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
+    atlas: Annotated[
+        Path | None,
+        typer.Option("--atlas", help="For --start nearest: a file that `fedatlas map` made of the run's clients."),
+    ] = None,
+    examples: Annotated[
+        int | None, typer.Option("--examples", help="Use only so many training examples of each client.")
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds of tuning.")] = 200,
+    steps: Annotated[int, typer.Option("--steps", help="Minibatches in each round.")] = 50,
+    lr: Annotated[
+        float | None,
+        typer.Option("--lr", help="The first learning rate; default the run's, for FedPCE's embedding 0.01."),
+    ] = None,
+    device: DeviceOption = "cpu",
     compile: Annotated[
         bool, typer.Option("--compile", help="Let torch.compile fuse operations: for long tuning on a GPU.")
     ] = False,
-    save: Annotated[Path | None, typer.Option("--save", help="A folder for the adapted networks.")] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="A folder for the adapted networks, one a client.")
+    ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="With --save: as ONNX too (needs the extra onnx).")] = False,
 ) -> None:
     """Tune what a run's algorithm keeps personal on new clients, and nothing else; test before and after."""

@@ -10,6 +10,23 @@ from typing import Annotated, Any
 import typer
 
 from fedatlas.adapt_command import adapt
+from fedatlas.command_options import (
+    AlgorithmOption,
+    AtlasOption,
+    ConfigOption,
+    DataFolderOption,
+    DataOption,
+    DeviceOption,
+    EngineOption,
+    ModelOption,
+    OverwriteOption,
+    ResumeOption,
+    RoundsOption,
+    SeedOption,
+    SetOption,
+    UseOption,
+    WorkersOption,
+)
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.flower_command import app as flower
 from fedatlas.terminal import check_file, errors, friendly, output, print_error, print_lines, print_rows
@@ -22,31 +39,6 @@ app = typer.Typer(
 )
 app.command()(adapt)
 app.add_typer(flower, name="flower")
-
-ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML config.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", "-s", help="section.key=value; may be given many times.")]
-AlgorithmOption = Annotated[
-    str | None, typer.Option("--algorithm", "-a", help="One of `list algorithms`, or FILE.py:RECIPE.")
-]
-DataOption = Annotated[
-    str | None, typer.Option("--data", "-d", help="A data set's name, an .npz, a table or a folder.")
-]
-DataFolderOption = Annotated[
-    Path | None, typer.Option("--data-folder", help="Where data sets lie; else FEDATLAS_DATA.")
-]
-ModelOption = Annotated[str | None, typer.Option("--model", "-m", help="See `fedatlas list models`.")]
-RoundsOption = Annotated[int | None, typer.Option("--rounds", "-r", help="How many rounds.")]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="The seed of partition, model, sampling and batches.")]
-DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
-EngineOption = Annotated[
-    str, typer.Option("--engine", help="How clients run: auto, loop, workers, graph (recorded), vmap (stacked).")
-]
-WorkersOption = Annotated[int | None, typer.Option("--workers", "-w", help="Processes on a CPU; default one a core.")]
-FolderOption = Annotated[Path | None, typer.Option("--folder", "-f", help="Where the run is kept.")]
-AtlasOption = Annotated[Path | None, typer.Option("--atlas", help="An atlas that `fedatlas map` made.")]
-UseOption = Annotated[str | None, typer.Option("--use", help="What for: sample,aggregate (default) or train.")]
-ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
 
 
 @app.command()
@@ -64,7 +56,10 @@ def train(
     device: DeviceOption = "cpu",
     workers: WorkersOption = None,
     engine: EngineOption = "auto",
-    folder: FolderOption = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", "-f", help="Where the run is kept; default runs/DATA-ALGORITHM-SEED."),
+    ] = None,
     resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round goes.")] = False,
@@ -91,23 +86,30 @@ def train(
 
 @app.command()
 def compare(
-    algorithms: Annotated[list[str], typer.Argument(help="Names of algorithms, or `all`.")],
+    algorithms: Annotated[list[str], typer.Argument(help="Names, as `fedatlas list algorithms` has them, or `all`.")],
     config: ConfigOption = None,
     set_: SetOption = None,
     data: DataOption = None,
     data_folder: DataFolderOption = None,
     model: ModelOption = None,
     rounds: RoundsOption = None,
-    seeds: Annotated[str, typer.Option("--seeds", help="Seeds, comma separated; figures are then mean ± std.")] = "0",
-    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs at a time; each small run leaves a GPU room.")] = 1,
+    seeds: Annotated[
+        str, typer.Option("--seeds", help="Seeds, comma separated; of several, figures are mean ± standard deviation.")
+    ] = "0",
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", help="Runs at a time, each a process: several small ones share a GPU well.")
+    ] = 1,
     device: DeviceOption = "cpu",
     workers: WorkersOption = None,
     engine: EngineOption = "auto",
-    folder: FolderOption = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", "-f", help="Where the runs are kept, a folder for each; default runs/compare."),
+    ] = None,
     resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Train several algorithms on the same clients and print one table."""
+    """Train several algorithms on the same clients, print one table and write a report."""
     from fedatlas.algorithms import ALGORITHMS
     from fedatlas.config import Config
     from fedatlas.report import write_report
@@ -158,11 +160,14 @@ def compare(
 
 @app.command()
 def demo(
-    folder: FolderOption = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", "-f", help="Where the runs are kept, in place of earlier ones; default runs/demo."),
+    ] = None,
     workers: WorkersOption = None,
-    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds.")] = 10,
+    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds of training.")] = 10,
 ) -> None:
-    """Train all algorithms on the embedded digits, print one table and write a report."""
+    """Train all algorithms on the embedded digits in two comparisons, each with a table and a report."""
     from fedatlas.demo import run_demo
 
     with friendly():
@@ -182,19 +187,37 @@ def map_(
     set_: SetOption = None,
     data: DataOption = None,
     data_folder: DataFolderOption = None,
-    seed: SeedOption = None,
-    run: Annotated[
-        Path | None, typer.Option("--run", help="Map what this run's clients keep of their own, such as embeddings.")
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="The seed of the partition and of Client2Vec's network; default 0.")
     ] = None,
-    source: Annotated[str, typer.Option("--source", help="See `fedatlas list atlases`.")] = "client2vec",
-    encoder: Annotated[str, typer.Option("--encoder", help="See `fedatlas list encoders`.")] = "builtin",
-    strategy: Annotated[str, typer.Option("--strategy", help="Client2Vec's: global or federated.")] = "global",
-    epochs: Annotated[int, typer.Option("--epochs", help="Client2Vec's passes (global) or rounds (federated).")] = 10,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            help="A run's folder: map what its clients keep of their own (fedpce, fedbn, fedper), and no data.",
+        ),
+    ] = None,
+    source: Annotated[
+        str, typer.Option("--source", help="What makes the vectors: one of `fedatlas list atlases`.")
+    ] = "client2vec",
+    encoder: Annotated[
+        str,
+        typer.Option("--encoder", help="What turns examples into embeddings: one of `fedatlas list encoders`."),
+    ] = "builtin",
+    strategy: Annotated[
+        str,
+        typer.Option("--strategy", help="How Client2Vec's network is trained: global (at the server) or federated."),
+    ] = "global",
+    epochs: Annotated[
+        int, typer.Option("--epochs", help="Passes (global) or rounds (federated) of Client2Vec's network.")
+    ] = 10,
     device: DeviceOption = "cpu",
     workers: WorkersOption = None,
-    to: Annotated[Path, typer.Option("--to", help="The file; pictures go beside it.")] = Path("atlas.safetensors"),
+    to: Annotated[Path, typer.Option("--to", help="The file of the atlas; its pictures go beside it.")] = Path(
+        "atlas.safetensors"
+    ),
 ) -> None:
-    """Give every client a vector, save the atlas and draw it."""
+    """Give every client a vector that says what its data look like; save them as an atlas and draw it."""
     from fedatlas.atlas.from_run import run_atlas
     from fedatlas.atlas.making import atlas_disclosures, make_atlas
     from fedatlas.atlas.pictures import map_picture, save_picture, similarity_picture
@@ -243,10 +266,17 @@ def map_(
 
 @app.command(name="list")
 def list_(
-    kind: Annotated[str | None, typer.Argument(help="algorithms, datasets, partitions, models or optimizers.")] = None,
-    disclosures: Annotated[bool, typer.Option("--disclosures", help="What leaves a client, by algorithm.")] = False,
+    kind: Annotated[
+        str | None,
+        typer.Argument(
+            help="Only algorithms, datasets, partitions, models, atlases (sources of one), encoders or optimizers."
+        ),
+    ] = None,
+    disclosures: Annotated[
+        bool, typer.Option("--disclosures", help="Show instead what leaves a client, by algorithm and by atlas.")
+    ] = False,
 ) -> None:
-    """Show what there is, one line each."""
+    """Show what the other commands can be given by name, one line each."""
     from fedatlas.catalogue import CATALOGUES, disclosures_by_algorithm
     from fedatlas.errors import unknown_name
 
@@ -262,7 +292,9 @@ def list_(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of several as `compare` makes them.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of runs that `train` made, or of several that `compare` made.")
+    ],
     to: Annotated[
         Path | None, typer.Option("--to", help="The HTML file; default report.html in the first folder.")
     ] = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedatlas.command_options import SetOption
 from fedatlas.errors import UsageError
 from fedatlas.terminal import friendly, output, print_rows
 
@@ -21,14 +22,13 @@ KeysOption = Annotated[Path | None, typer.Option("--keys", help="The folder that
 InsecureOption = Annotated[bool, typer.Option("--insecure", help="No encryption and no keys: for trials only.")]
 StateOption = Annotated[Path, typer.Option("--state", help="A folder for this party's own files.")]
 SuperLinkOption = Annotated[str, typer.Option("--superlink", help="Where the server listens, HOST:PORT.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", "-s", help="section.key=value; may be given many times.")]
 LOCAL = "127.0.0.1:8000"
 
 
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(help="Where to write the app.")],
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="A TOML config.")] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file of settings.")] = None,
     set_: SetOption = None,
     run_folder: Annotated[Path | None, typer.Option("--run-folder", help="Where the server keeps the run.")] = None,
 ) -> None:
@@ -110,9 +110,12 @@ def register(
 @app.command()
 def node(
     client: Annotated[str, typer.Option("--client", help="The client's name, under which its key is registered.")],
-    data: Annotated[str | None, typer.Option("--data", "-d", help="A folder of pictures, an .npz or a table.")] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", help="Its data: a folder of pictures, an .npz or a table.")
+    ] = None,
     loader: Annotated[
-        str | None, typer.Option("--loader", help="Your own module:function or FILE.py:function.")
+        str | None,
+        typer.Option("--loader", help="Loads its data in place of --data: module:function or FILE.py:function."),
     ] = None,
     superlink: SuperLinkOption = LOCAL,
     authority: Annotated[Path | None, typer.Option("--authority", help="The authority's ca.pem.")] = None,
