@@ -206,7 +206,7 @@ class Adapter:
         counts = [examples] * len(numbers) if examples is None or isinstance(examples, int) else list(examples)
         if not numbers or len(counts) != len(numbers):
             raise UsageError(f"give at least one client, and one number of examples each; got {numbers} and {counts}.")
-        if atlas is not None:
+        if atlas is not None and start == "nearest":
             known = self.run.resolved["federation"]
             names = [client["name"] for client in known["clients"]]
             warn_if_other(atlas.provenance.get(ORIGIN, ""), f"{known['data']}: {known['partition']}", names)
