@@ -26,6 +26,7 @@ OPTIONS = {
         "data_folder",
         "start",
         "atlas",
+        "compile",
         "examples",
         "rounds",
         "steps",
