@@ -64,6 +64,13 @@ def test_adapting_a_client_again_replaces_its_record(folder: Path) -> None:
     assert [r["num_steps"] for r in Run(folder / "fedper").adapted if r["client"] == client] == [2]
 
 
+def test_a_client_named_twice_is_adapted_once(folder: Path) -> None:
+    client = Adapter(Run(folder / "fedper")).held_out[0]
+    result = invoke("adapt", folder / "fedper", "--client", client, "--client", client, *FEW)
+    assert result.exit_code == 0, result.output
+    assert len(re.findall(rf"^{client} ", result.output, re.M)) == 1
+
+
 def test_a_new_clients_own_file_starts_from_the_nearest_in_an_atlas(folder: Path, tmp_path: Path) -> None:
     run = Adapter(Run(folder / "fedpce"))
     label_histogram(run.federation).save(tmp_path / "atlas.safetensors")
@@ -97,7 +104,9 @@ def test_where_each_client_started_is_told_where_it_differs(folder: Path, tmp_pa
     ("arguments", "said"),
     [
         (["--start", "units"], "unknown start 'units'"),
-        (["--start", "nearest"], "needs atlas="),
+        (["--start", "nearest"], "needs atlas= (--atlas FILE)"),
+        (["--start", "mean", "--atlas", "atlas.safetensors"], "--atlas is for --start nearest only"),
+        (["--data-folder", "data"], "give --data NAME"),
         (["--onnx"], "give --save FOLDER"),
         (["--client", "client-99"], "unknown client 'client-99'"),
     ],

@@ -159,7 +159,7 @@ def test_starts_are_chosen(tmp_path: Path) -> None:
     assert torch.equal(start("client-3", "initial"), torch.tensor([0, 0, 0, 1.0]))
     given = torch.tensor([1.0, 2, 3, 4])
     assert torch.equal(start("client-6", {VECTOR: given}), given)
-    with pytest.raises(UsageError, match=r"start=own: this run has no such values for embedding.vector"):
+    with pytest.raises(UsageError, match=r"start='own': client \S+ did not train in .* \(--start unit\)"):
         start("client-6", "own")
     with pytest.raises(UsageError, match="Did you mean 'mean'"):
         start("client-6", "means")

@@ -58,6 +58,10 @@ def adapt(
         check_device(device)
         if start is not None and start not in STARTS:
             raise unknown_name("start", start, STARTS)
+        if atlas is not None and start != "nearest":
+            raise UsageError("--atlas is for --start nearest only; give both, or neither.")
+        if data_folder is not None and data is None:
+            raise UsageError("--data-folder says where --data lies; give --data NAME.")
         if onnx and save is None:
             raise UsageError("--onnx says how to save; give --save FOLDER.")
         if onnx:
@@ -68,7 +72,9 @@ def adapt(
         options = config.reading() if config is not None and alike else {}
         given = None if data is None else load_dataset(data, data_folder=data_folder, options=options)
         adapter = Adapter(Run(run), data=given, device=device)
-        chosen = client or (None if given is None else [member.name for member in adapter.federation])
+        chosen = list(dict.fromkeys(client)) if client else None
+        if chosen is None and given is not None:
+            chosen = [member.name for member in adapter.federation]
         if chosen is None and not adapter.held_out:
             raise UsageError(f"{run} held no client out; name one by --client, or bring one by --data.")
         found = None if atlas is None else _placed(adapter, Atlas.load(atlas), chosen or adapter.held_out)

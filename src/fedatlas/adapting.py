@@ -20,6 +20,7 @@ from fedatlas.atlas.atlas import Atlas
 from fedatlas.checkpoints import atomic_write
 from fedatlas.client import PERSONAL, ClientData, LocalWork
 from fedatlas.data import Dataset, Federation, Transform
+from fedatlas.data.dataset import first_few
 from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.models.conditioned import ClientEmbedding, bake
 from fedatlas.objectives import CrossEntropy
@@ -201,6 +202,8 @@ class Adapter:
         for title, value in (("rounds", rounds), ("evaluate_every", evaluate_every)):
             if value is not None and value < 1:
                 raise UsageError(f"{title} must be at least 1, got {value}.")
+        if atlas is not None and start != "nearest":
+            raise UsageError("atlas= (--atlas) is for start='nearest' (--start nearest) only; give both, or neither.")
         numbers = [self.position(client) for client in (self.held_out if clients is None else clients)]
         counts = [examples] * len(numbers) if examples is None or isinstance(examples, int) else list(examples)
         if not numbers or len(counts) != len(numbers):
@@ -321,16 +324,20 @@ class Adapter:
             origin = "its own, trained" if start == "own" else "the first that trained"
         wanted = {name: bench.initial[name].shape for name in sorted(bench.personal)}
         if {name: tensor.shape for name, tensor in found.items()} != wanted:
+            if isinstance(start, str):
+                client = self.federation.clients[number].name
+                why = f"client {client} did not train in" if start == "own" else "no client trained in"
+                do = "Leave start out, or begin as the run's clients did: start='initial' (--start unit)."
+                raise UsageError(f"start={start!r}: {why} {self.run.folder}, so there are no such values. {do}")
             raise UsageError(
-                f"start={start if isinstance(start, str) else sorted(start)}: this run has no such values for "
-                f"{', '.join(wanted)}. Use start='initial', or give tensors of these names in the network's shapes."
+                f"start={sorted(start)}: give tensors in the network's shapes of {first_few(list(wanted))}."
             )
         return found, origin
 
     def _nearest(self, number: int, atlas: Atlas | None) -> tuple[Tensors, str]:
         """Return the values of the trained client that an atlas has nearest to this one."""
         if atlas is None:
-            raise UsageError("start='nearest' needs atlas=, as `fedatlas map` or make_atlas makes one.")
+            raise UsageError("start='nearest' needs atlas= (--atlas FILE), as make_atlas or `fedatlas map` makes one.")
         names = [client["name"] for client in self.run.resolved["federation"]["clients"]]
         trained = {names[c]: values for c, values in self.known.items()}
         own = self.federation.clients[number].name
