@@ -12,7 +12,7 @@ from fedatlas.atlas import Atlas, feature_average, label_histogram, make_encoder
 from fedatlas.atlas.placing import place_client
 from fedatlas.cli import app
 from fedatlas.data import Federation, Iid, federate, load_dataset
-from fedatlas.errors import UsageError
+from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.personalised import load_personalised
 from fedatlas.runs import Run
 
@@ -80,6 +80,25 @@ def test_a_new_clients_own_file_starts_from_the_nearest_in_an_atlas(folder: Path
     assert "the nearest that trained, client-" in result.output
     network = load_personalised(tmp_path / "models/newcomer.safetensors")
     assert network(torch.rand(2, 3, 8, 8))[1].shape == (2, 3)
+
+
+def test_networks_stay_in_the_folder_whatever_clients_are_named(folder: Path, tmp_path: Path) -> None:
+    with np.load(folder / "newcomer.npz") as arrays:
+        owner = np.array(["../up", "ward/3"])[np.arange(24) % 2]
+        np.savez(tmp_path / "wards.npz", x=arrays["x"], y=arrays["y"], owner=owner)
+    result = invoke("adapt", folder / "fedper", "--data", tmp_path / "wards.npz", *FEW, "--save", tmp_path / "models")
+    assert result.exit_code == 0, result.output
+    saved = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.safetensors"))
+    assert saved == ["models/..%2Fup.safetensors", "models/ward%2F3.safetensors"]
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_tuning(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = invoke("adapt", folder / "fedper", "--save", tmp_path / "file")
+    assert result.exit_code == 2
+    assert "for networks: File exists" in " ".join(result.output.split())
+    with pytest.raises(RunFolderError, match="for networks"):
+        Adapter(Run(folder / "fedavg")).adapt_all()[0].save(tmp_path / "file/client.safetensors")
 
 
 def test_where_each_client_started_is_told_where_it_differs(folder: Path, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def adapt(
     from fedatlas.atlas import Atlas
     from fedatlas.data import load_dataset
     from fedatlas.data.named import kind_of
-    from fedatlas.personalised import need_onnx
+    from fedatlas.personalised import file_stem, make_folder, need_onnx
     from fedatlas.reopening import run_config
     from fedatlas.running import check_device
     from fedatlas.runs import Run
@@ -66,6 +66,8 @@ def adapt(
             raise UsageError("--onnx says how to save; give --save FOLDER.")
         if onnx:
             need_onnx()
+        if save is not None:
+            make_folder(save)
         config = run_config(Run(run))
         # As the run's own data were, where these are of that kind.
         alike = config is not None and data is not None and kind_of(data) == kind_of(config.values["data"]["source"])
@@ -92,9 +94,10 @@ def adapt(
         print_adapted(results)
         for adapted in results if save is not None else ():
             assert save is not None
-            output.print(f"network: {adapted.save(save / f'{adapted.client}.safetensors')}", soft_wrap=True)
+            stem = file_stem(adapted.client)
+            output.print(f"network: {adapted.save(save / f'{stem}.safetensors')}", soft_wrap=True)
             if onnx:
-                output.print(f"network: {adapted.export_onnx(save / f'{adapted.client}.onnx')}", soft_wrap=True)
+                output.print(f"network: {adapted.export_onnx(save / f'{stem}.onnx')}", soft_wrap=True)
         output.print(f"record: {kept}", highlight=False, soft_wrap=True)
 
 
