@@ -101,6 +101,19 @@ def test_a_folder_that_cannot_be_made_is_refused_before_tuning(folder: Path, tmp
         Adapter(Run(folder / "fedavg")).adapt_all()[0].save(tmp_path / "file/client.safetensors")
 
 
+@pytest.mark.filterwarnings("default")
+def test_a_client_of_one_example_is_told_that_nothing_was_tuned(folder: Path, tmp_path: Path) -> None:
+    client = Adapter(Run(folder / "fedper")).held_out[0]
+    result = invoke("adapt", folder / "fedper", "--client", client, "--examples", 1, *FEW)
+    assert result.exit_code == 0, result.output
+    assert f"nothing was tuned for {client}: with one training example" in " ".join(result.output.split())
+    with np.load(folder / "newcomer.npz") as arrays:
+        np.savez(tmp_path / "one.npz", x=arrays["x"][:1], y=arrays["y"][:1])
+    result = invoke("adapt", folder / "fedper", "--data", tmp_path / "one.npz", *FEW)
+    assert result.exit_code == 2
+    assert "train on: 1, to test on: 0; adapting needs both. Bring more" in " ".join(result.output.split())
+
+
 def test_where_each_client_started_is_told_where_it_differs(folder: Path, tmp_path: Path) -> None:
     run = Run(folder / "fedpce")
     vectors = torch.eye(6)[[0, 1, 2, 3, 0, 1]] + 0.01

@@ -6,6 +6,7 @@ FedPCE tunes the embedding, FedBN the norms, FedPer the head; where nothing is p
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -226,6 +227,14 @@ class Adapter:
             if evaluate_every is not None and turn % evaluate_every == 0:
                 for number, own, curve in zip(numbers, personal, curves, strict=True):
                     curve[turn] = self.score(number, own)
+        if idle := [
+            own.name for own, count in zip(data, tuning.num_steps, strict=True) if bench.personal and not count
+        ]:
+            warnings.warn(
+                f"nothing was tuned for {first_few(idle)}: with one training example there is no batch that the norms "
+                f"of the network can take. Bring at least two.",
+                stacklevel=2,
+            )
         return [
             Adapted(
                 client=data[i].name,
@@ -285,8 +294,8 @@ class Adapter:
         size = len(client.train)
         if size == 0 or len(client.test) == 0:
             raise DataError(
-                f"client {client.name} has {size} examples to train on and {len(client.test)} to test on; adapting "
-                "needs both."
+                f"client {client.name} has examples to train on: {size}, to test on: {len(client.test)}; adapting "
+                "needs both. Bring more of its examples, or name the other clients only (--client, clients=)."
             )
         if examples is None:
             return self.runner.data(number)
