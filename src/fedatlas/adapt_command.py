@@ -48,9 +48,8 @@ def adapt(
     from fedatlas.adapting import Adapter
     from fedatlas.atlas import Atlas
     from fedatlas.data import load_dataset
-    from fedatlas.data.named import kind_of
     from fedatlas.personalised import file_stem, make_folder, need_onnx
-    from fedatlas.reopening import run_config
+    from fedatlas.reopening import run_reading
     from fedatlas.running import check_device
     from fedatlas.runs import Run
 
@@ -68,10 +67,7 @@ def adapt(
             need_onnx()
         if save is not None:
             make_folder(save)
-        config = run_config(Run(run))
-        # As the run's own data were, where these are of that kind.
-        alike = config is not None and data is not None and kind_of(data) == kind_of(config.values["data"]["source"])
-        options = config.reading() if config is not None and alike else {}
+        options = {} if data is None else run_reading(Run(run), data)
         given = None if data is None else load_dataset(data, data_folder=data_folder, options=options)
         adapter = Adapter(Run(run), data=given, device=device)
         chosen = list(dict.fromkeys(client)) if client else None

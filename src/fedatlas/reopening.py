@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -18,6 +19,8 @@ from fedatlas.atlas.atlas import Atlas
 from fedatlas.config import Config
 from fedatlas.data import ByDomain, Dataset, Federation, Iid, NaturalId, Transform, federate
 from fedatlas.data.dataset import renumbered
+from fedatlas.data.named import SIZE, kind_of
+from fedatlas.data.text import LABEL
 from fedatlas.errors import DataError, UsageError
 from fedatlas.models import HUB_PREFIX, MODELS
 from fedatlas.optimizers import OPTIMIZERS
@@ -92,6 +95,23 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
             f"{federation.name}: its examples are {here}, those of {run.folder} are {there}. Bring them to that shape."
         )
     return replace(federation, data=renumbered(data, then["classes"], form["vocabulary"]))
+
+
+def run_reading(run: Run, source: str | Path) -> dict[str, Any]:
+    """Return how a new client's folder of pictures or table of texts is read: as the run's own were, for its task.
+
+    The run's own data need not be there. Of a new client's texts none are left out.
+    """
+    config, kind = run_config(run), kind_of(source)
+    if config is None or kind not in ("folder", "table"):
+        return {}
+    then = run.resolved["federation"]
+    options = {key: value for key, value in config.reading().items() if (key == SIZE) == (kind == "folder")}
+    options.pop("fraction", None)
+    if kind == "table" and then["kind"] == "tokens":
+        # The next character is the task where every token is a class.
+        options.setdefault("label", None if then["classes"] == then["form"]["vocabulary"] else LABEL)
+    return options
 
 
 def run_network(run: Run, federation: Federation, algorithm: Algorithm, given: Model | None = None) -> nn.Module:
