@@ -307,7 +307,7 @@ def test_what_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
     _raises(run, "which of 8 clients\\? Held out are client-6, client-7")
     _raises(run, "unknown client 'client-9'. Did you mean", client="client-9")
     _raises(run, r"client must be a name or a position in \[0, 8\), got 8", client=8)
-    _raises(run, "was made in Python, so it does not know where its data are; give data=", client=6, data=None)
+    _raises(run, "was made in Python, so it does not know where its data are; give data= .--data.", client=6, data=None)
     _raises(run, "trained with split .*KeepNorms.*, not .*KeepHead", client=6, algorithm=fedper())
     _raises(run, "holds the parameters of another network", client=6, model=lambda: Norms())
     _raises(run, "rounds must be at least 1, got 0", client=6, rounds=0)

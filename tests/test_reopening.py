@@ -44,10 +44,13 @@ def test_a_newcomer_may_lack_classes_and_is_scaled_as_the_run_was(tmp_path: Path
     assert (data.classes, data.mean, data.std) == (whole.classes, (0.5,) * 3, (0.2,) * 3)
     assert torch.equal(data.labels, whole.labels[some])
     strange = replace(brought, classes=("strange", *brought.classes[1:]))
-    with pytest.raises(DataError, match=r"new has the classes \['strange'\], which the run's"):
+    with pytest.raises(DataError, match=r"new has the classes \['strange'\], which the run's .* an array classes"):
         run_federation(run, strange)
-    with pytest.raises(DataError, match=r"image of shape \[3, 4, 4\], those of .* are image of shape \[3, 8, 8\]"):
+    with pytest.raises(DataError, match=r"shape \[3, 4, 4\], those of .* and shape \[3, 8, 8\]. Bring them .* shape.$"):
         run_federation(run, replace(brought, inputs=brought.inputs[:, :, :4, :4]))
+    grey = replace(tiny_federation("images").data, inputs=whole.inputs[:, :1], mean=(), std=())
+    with pytest.raises(DataError, match=r"kind image and shape \[1, 8, 8\].* repeat a grey one"):
+        run_federation(run, grey)
 
 
 def test_a_newcomers_files_are_read_for_the_runs_task_though_the_runs_own_are_gone(tmp_path: Path) -> None:

@@ -77,7 +77,9 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
     else:
         config = run_config(run)
         if config is None:
-            raise UsageError(f"{run.folder} was made in Python, so it does not know where its data are; give data=.")
+            raise UsageError(
+                f"{run.folder} was made in Python, so it does not know where its data are; give data= (--data)."
+            )
         try:
             federation = config.federation()
         except (DataError, UsageError) as error:
@@ -86,13 +88,18 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
                 "trained; go there, or bring data (--data, data=)."
             ) from error
         if fingerprint(federation) != then["fingerprint"]:
-            raise DataError(f"the data of {run.folder} changed since it was trained. Restore them, or give data=.")
+            raise DataError(
+                f"the data of {run.folder} changed since it was trained. Restore them, or give data= (--data)."
+            )
     data = federation.data
-    here = f"{data.kind} of shape {list(data.inputs.shape[1:])}"
-    there = f"{then['kind']} of shape {form['shape']}"
+    here, there = (data.kind, list(data.inputs.shape[1:])), (then["kind"], form["shape"])
     if here != there:
+        do = "Bring them to that shape."
+        if data.kind == then["kind"] == "image" and here[1][0] != there[1][0]:
+            do += " The first number is channels: repeat a grey one, or make colours grey."
         raise DataError(
-            f"{federation.name}: its examples are {here}, those of {run.folder} are {there}. Bring them to that shape."
+            f"{federation.name}: its inputs are of kind {here[0]} and shape {here[1]}, those of {run.folder} of kind "
+            f"{there[0]} and shape {there[1]}. {do}"
         )
     return replace(federation, data=renumbered(data, then["classes"], form["vocabulary"]))
 
