@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,6 +164,10 @@ def test_starts_are_chosen(tmp_path: Path) -> None:
         start("client-6", "own")
     with pytest.raises(UsageError, match="Did you mean 'mean'"):
         start("client-6", "means")
+    adapted = adapter.adapt("client-6", rounds=1, steps=1)
+    assert re.fullmatch(
+        r"Adapted\('client-6', accuracy 0.\d+ to 0.\d+, 4 numbers tuned on \d+ examples\)", repr(adapted)
+    )
     with pytest.raises(UsageError, match=r"start=\['vector'\]"):
         start("client-6", {"vector": given})
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -68,7 +68,12 @@ class Adapted:
     """The size of the shared model, which the client must have."""
     bytes_sent: int = 0
     """Nothing leaves the client."""
-    adapter: Adapter = field(repr=False)
+    adapter: Adapter
+
+    def __repr__(self) -> str:
+        tuned = f"{self.num_tuned:,} numbers tuned on {self.num_examples:,} examples"
+        scores = f"accuracy {self.before.accuracy:.3f} to {self.after.accuracy:.3f}"
+        return f"Adapted({self.client!r}, {scores}, {tuned})"
 
     @property
     def best(self) -> ClientScore:
