@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,23 @@ def test_a_folder_that_cannot_be_made_is_refused_before_tuning(folder: Path, tmp
     assert "for networks: File exists" in " ".join(result.output.split())
     with pytest.raises(RunFolderError, match="for networks"):
         Adapter(Run(folder / "fedavg")).adapt_all()[0].save(tmp_path / "file/client.safetensors")
+
+
+@pytest.mark.filterwarnings("default")
+def test_an_unfinished_run_is_adapted_with_a_note_and_one_without_a_checkpoint_refused(
+    folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "fedavg", tmp_path / "run")
+    resolved = json.loads((tmp_path / "run/resolved.json").read_text())
+    resolved["training"]["rounds"] = 9
+    (tmp_path / "run/resolved.json").write_text(json.dumps(resolved))
+    result = invoke("adapt", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "is at round 1 of 9: its model is not trained to the end" in " ".join(result.output.split())
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    result = invoke("adapt", tmp_path / "run")
+    assert result.exit_code == 2
+    assert "the run did not reach its first. Resume it" in " ".join(result.output.split())
 
 
 @pytest.mark.filterwarnings("default")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,6 +71,9 @@ def adapt(
         options = {} if data is None else run_reading(Run(run), data)
         given = None if data is None else load_dataset(data, data_folder=data_folder, options=options)
         adapter = Adapter(Run(run), data=given, device=device)
+        if adapter.round < (asked := adapter.run.resolved["training"]["rounds"]):
+            said = f"{run} is at round {adapter.round} of {asked}: its model is not trained to the end."
+            warnings.warn(said, stacklevel=1)
         chosen = list(dict.fromkeys(client)) if client else None
         if chosen is None and given is not None:
             chosen = [member.name for member in adapter.federation]
