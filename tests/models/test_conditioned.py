@@ -206,7 +206,10 @@ def test_a_norm_of_single_numbers_is_refused(norm: nn.Module) -> None:
             "cannot be 'instance': after pooling, a channel is one number",
         ),
         (lambda: ConditionedNorms(head_norm="lay"), "Did you mean 'layer'"),
-        (lambda: ConditionedNorms()(nn.Linear(2, 2)), "Linear has no normalisation layer"),
+        (
+            lambda: ConditionedNorms()(nn.Linear(2, 2)),
+            r"Linear has no normalisation layer .* cnn or resnet18 with norm='instance' \(model.norm\)",
+        ),
         (lambda: ConditionedNorms()(nn.Sequential(nn.RMSNorm(3))), "0 is an RMSNorm, which has no shift"),
         (lambda: ConditionedNorms(head_norm="film")(OneNorm()), "OneNorm has none. Use a model that does"),
     ],

@@ -42,7 +42,7 @@ def norm_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     if not found:
         raise UsageError(
             f"KeepNorms: {type(model).__name__} has no normalisation layer, so FedBN would be FedAvg. "
-            "Choose a model with norms (for a built-in one, norm='batch'), or train fedavg."
+            "Choose a model with norms, for images cnn or resnet18 with norm='batch' (model.norm), or train fedavg."
         )
     yield from found
 

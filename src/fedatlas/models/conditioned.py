@@ -98,7 +98,7 @@ class ConditionedClassifier(nn.Module):
         if not found:
             raise UsageError(
                 f"FedPCE: {type(model).__name__} has no normalisation layer to make from an embedding. Choose a model "
-                "with norms (for a built-in one, norm='instance'), or another algorithm."
+                "with norms, for images cnn or resnet18 with norm='instance' (model.norm), or another algorithm."
             )
         self._norms: list[nn.Module] = list(found.values())
         self._shapes = [_affine_shape(path, norm) for path, norm in found.items()]
