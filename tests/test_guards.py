@@ -31,6 +31,7 @@ OPTIONS = {
         "steps",
         "lr",
         "device",
+        "compile",
         "save",
         "onnx",
     },
