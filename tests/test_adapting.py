@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from fedatlas.adapting import Adapted, Adapter, adapt
+from fedatlas.adapted import Adapted
+from fedatlas.adapting import Adapter, adapt
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import fedavg, fedbn, fedper, fedprox
 from fedatlas.algorithms.fedpce import fedpce

@@ -12,7 +12,8 @@ from fedatlas.errors import UsageError, unknown_name
 from fedatlas.terminal import friendly, output, print_lines, print_rows
 
 if TYPE_CHECKING:
-    from fedatlas.adapting import Adapted, Adapter
+    from fedatlas.adapted import Adapted
+    from fedatlas.adapting import Adapter
     from fedatlas.atlas import Atlas
 
 STARTS = {"unit": "initial", "mean": "mean", "nearest": "nearest", "first": "first", "own": "own"}
