@@ -165,12 +165,35 @@ def test_starts_are_chosen(tmp_path: Path) -> None:
         start("client-6", "own")
     with pytest.raises(UsageError, match="Did you mean 'mean'"):
         start("client-6", "means")
+    with pytest.raises(UsageError, match=r"start must be a name, or tensors by name.* Write {name: tensor}"):
+        start("client-6", given)
+    with pytest.raises(UsageError, match=r"start\['embedding.vector'\] must be a tensor, got \[1.0\]"):
+        start("client-6", {VECTOR: [1.0]})
     adapted = adapter.adapt("client-6", rounds=1, steps=1)
     assert re.fullmatch(
         r"Adapted\('client-6', accuracy 0.\d+ to 0.\d+, 4 numbers tuned on \d+ examples\)", repr(adapted)
     )
     with pytest.raises(UsageError, match=r"start=\['vector'\]"):
         start("client-6", {"vector": given})
+
+
+def test_arguments_of_another_kind_are_refused_with_what_to_write(tmp_path: Path) -> None:
+    federation = tiny_federation("images")
+    run = image_run(tmp_path, fedavg())
+    adapter = Adapter(run, data=federation)
+    for call, says in {
+        lambda: Adapter(tmp_path): r"run must be a run, .* Open its folder: fedatlas.Run\(folder\)",  # type: ignore[arg-type]
+        lambda: Adapter(run, data="x.npz"): r"data must be .* got 'x.npz'. Read a file by fedatlas.load_dataset",  # type: ignore[arg-type]
+        lambda: adapter.adapt_all("client-6"): r"clients must be a list .* got 'client-6'. Write \['client-6'\]",
+        lambda: Adapter(
+            run, data=federation.data
+        ).adapt_all(): "none of the 1 clients is held out. Name those you want",
+        lambda: adapter.adapt_all(rounds="5"): "rounds must be a whole number, got '5'",  # type: ignore[arg-type]
+        lambda: adapter.adapt_all(examples=2.5): "examples must be a whole number, got 2.5",  # type: ignore[arg-type]
+        lambda: adapter.adapt(1.0): r"client \(by position\) must be a whole number, got 1.0",  # type: ignore[arg-type]
+    }.items():
+        with pytest.raises(UsageError, match=says):
+            call()
 
 
 @pytest.mark.parametrize("norm", ["instance", "batch"])

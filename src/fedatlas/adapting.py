@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedatlas.adapted import Adapted
 from fedatlas.algorithm import Algorithm
@@ -23,7 +24,7 @@ from fedatlas.checkpoints import atomic_write
 from fedatlas.client import PERSONAL, ClientData, LocalWork
 from fedatlas.data import Dataset, Federation, Transform
 from fedatlas.data.dataset import first_few
-from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.errors import DataError, UsageError, expect, expect_number, unknown_name
 from fedatlas.models.conditioned import ClientEmbedding, bake
 from fedatlas.objectives import CrossEntropy
 from fedatlas.reopening import run_algorithm, run_augment, run_federation, run_network
@@ -56,6 +57,10 @@ class Adapter:
         model: Model | None = None,
         device: str = "cpu",
     ) -> None:
+        expect(run, Run, "run must be a run", "Open its folder: fedatlas.Run(folder).")
+        if data is not None:
+            what = "data must be a federation or a data set"
+            expect(data, (Federation, Dataset), what, "Read a file by fedatlas.load_dataset(path).")
         self.run, self.device, self.seeds = run, torch.device(device), Seeds(**run.resolved["seeds"])
         self.algorithm = run_algorithm(run, algorithm)
         federation = run_federation(run, data)
@@ -129,11 +134,20 @@ class Adapter:
             evaluate_every: also test after each so many rounds.
         """
         for title, value in (("rounds", rounds), ("evaluate_every", evaluate_every)):
-            if value is not None and value < 1:
+            if value is not None and expect_number(value, title, whole=True) < 1:
                 raise UsageError(f"{title} must be at least 1, got {value}.")
         if atlas is not None and start != "nearest":
             raise UsageError("atlas= (--atlas) is for start='nearest' (--start nearest) only; give both, or neither.")
+        if isinstance(clients, str):
+            raise UsageError(f"clients must be a list of names or positions, got {clients!r}. Write [{clients!r}].")
+        if clients is None and not self.held_out:
+            raise UsageError(
+                f"none of the {len(self.federation)} clients is held out. Name those you want: "
+                "adapt_all([client.name for client in adapter.federation])."
+            )
         numbers = [self.position(client) for client in (self.held_out if clients is None else clients)]
+        if isinstance(examples, Real | str):
+            examples = expect_number(examples, "examples", whole=True)
         counts = [examples] * len(numbers) if examples is None or isinstance(examples, int) else list(examples)
         if not numbers or len(counts) != len(numbers):
             raise UsageError(f"give at least one client, and one number of examples each; got {numbers} and {counts}.")
@@ -213,7 +227,7 @@ class Adapter:
             if client not in names:
                 raise unknown_name("client", client, names)
             return names.index(client)
-        if not 0 <= client < len(names):
+        if not 0 <= expect_number(client, "client (by position)", whole=True) < len(names):
             raise UsageError(f"client must be a name or a position in [0, {len(names)}), got {client}.")
         return client
 
@@ -246,6 +260,9 @@ class Adapter:
         if not bench.personal:
             return {}, "nothing is personal"
         if not isinstance(start, str):
+            expect(start, Mapping, "start must be a name, or tensors by name", "Write {name: tensor}.")
+            for name, values in start.items():
+                expect(values, Tensor, f"start[{name!r}] must be a tensor", "Write torch.tensor(...).")
             found, origin = self._placed(start), "given"
         elif start == "initial":
             first = split.initial_personal(bench.model, self.runner.data(number).place)
