@@ -83,6 +83,16 @@ def test_a_new_clients_own_file_starts_from_the_nearest_in_an_atlas(folder: Path
     assert network(torch.rand(2, 3, 8, 8))[1].shape == (2, 3)
 
 
+def test_a_new_client_is_not_taken_for_a_namesake_in_the_atlas(folder: Path, tmp_path: Path) -> None:
+    run = Adapter(Run(folder / "fedpce"))
+    label_histogram(run.federation).save(tmp_path / "atlas.safetensors")
+    shutil.copy(folder / "newcomer.npz", tmp_path / "client-00.npz")
+    arguments = ["--start", "nearest", "--atlas", tmp_path / "atlas.safetensors"]
+    result = invoke("adapt", folder / "fedpce", "--data", tmp_path / "client-00.npz", *arguments)
+    assert result.exit_code == 2
+    assert "client-00: a client of" in " ".join(result.output.split())
+
+
 def test_networks_stay_in_the_folder_whatever_clients_are_named(folder: Path, tmp_path: Path) -> None:
     with np.load(folder / "newcomer.npz") as arrays:
         owner = np.array(["../up", "ward/3"])[np.arange(24) % 2]

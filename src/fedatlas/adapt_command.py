@@ -80,7 +80,11 @@ def adapt(
             chosen = [member.name for member in adapter.federation]
         if chosen is None and not adapter.held_out:
             raise UsageError(f"{run} held no client out; name one by --client, or bring one by --data.")
-        found = None if atlas is None else _placed(adapter, Atlas.load(atlas), chosen or adapter.held_out)
+        found = None if atlas is None else Atlas.load(atlas)
+        if found is not None:
+            if given is not None:
+                _refuse_namesakes(adapter, found, chosen or [])
+            found = _placed(adapter, found, chosen or adapter.held_out)
         results = adapter.adapt_all(
             chosen,
             rounds=rounds,
@@ -128,6 +132,18 @@ def print_adapted(results: list[Adapted]) -> None:
     if numbers:
         print_lines(
             "their numbers", {name: " ".join(f"{value:.3f}" for value in own.tolist()) for name, own in numbers.items()}
+        )
+
+
+def _refuse_namesakes(adapter: Adapter, atlas: Atlas, clients: list[str]) -> None:
+    """Refuse new clients that the atlas would take for others, which trained or were held out."""
+    from fedatlas.data.dataset import first_few
+
+    known = {client["name"] for client in adapter.run.resolved["federation"]["clients"]}
+    if alike := [name for name in clients if name in known and name in atlas.names]:
+        raise UsageError(
+            f"--data: {first_few(alike)}: a client of {adapter.run.folder} has that name, and the atlas holds that "
+            "client's vector. Give the new client another name (its owner, domain or file)."
         )
 
 
