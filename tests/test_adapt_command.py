@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from fedatlas.atlas import Atlas, feature_average, label_histogram, make_encoder
 from fedatlas.atlas.placing import place_client
 from fedatlas.cli import app
 from fedatlas.data import Federation, Iid, federate, load_dataset
-from fedatlas.errors import UsageError
+from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.personalised import load_personalised
 from fedatlas.runs import Run
 
@@ -64,6 +65,13 @@ def test_adapting_a_client_again_replaces_its_record(folder: Path) -> None:
     assert [r["num_steps"] for r in Run(folder / "fedper").adapted if r["client"] == client] == [2]
 
 
+def test_a_client_named_twice_is_adapted_once(folder: Path) -> None:
+    client = Adapter(Run(folder / "fedper")).held_out[0]
+    result = invoke("adapt", folder / "fedper", "--client", client, "--client", client, *FEW)
+    assert result.exit_code == 0, result.output
+    assert len(re.findall(rf"^{client} ", result.output, re.M)) == 1
+
+
 def test_a_new_clients_own_file_starts_from_the_nearest_in_an_atlas(folder: Path, tmp_path: Path) -> None:
     run = Adapter(Run(folder / "fedpce"))
     label_histogram(run.federation).save(tmp_path / "atlas.safetensors")
@@ -73,6 +81,68 @@ def test_a_new_clients_own_file_starts_from_the_nearest_in_an_atlas(folder: Path
     assert "the nearest that trained, client-" in result.output
     network = load_personalised(tmp_path / "models/newcomer.safetensors")
     assert network(torch.rand(2, 3, 8, 8))[1].shape == (2, 3)
+
+
+def test_a_new_client_is_not_taken_for_a_namesake_in_the_atlas(folder: Path, tmp_path: Path) -> None:
+    run = Adapter(Run(folder / "fedpce"))
+    label_histogram(run.federation).save(tmp_path / "atlas.safetensors")
+    shutil.copy(folder / "newcomer.npz", tmp_path / "client-00.npz")
+    arguments = ["--start", "nearest", "--atlas", tmp_path / "atlas.safetensors"]
+    result = invoke("adapt", folder / "fedpce", "--data", tmp_path / "client-00.npz", *arguments)
+    assert result.exit_code == 2
+    assert "client-00: a client of" in " ".join(result.output.split())
+
+
+def test_networks_stay_in_the_folder_whatever_clients_are_named(folder: Path, tmp_path: Path) -> None:
+    with np.load(folder / "newcomer.npz") as arrays:
+        owner = np.array(["../up", "ward/3"])[np.arange(24) % 2]
+        np.savez(tmp_path / "wards.npz", x=arrays["x"], y=arrays["y"], owner=owner)
+    result = invoke("adapt", folder / "fedper", "--data", tmp_path / "wards.npz", *FEW, "--save", tmp_path / "models")
+    assert result.exit_code == 0, result.output
+    saved = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.safetensors"))
+    assert saved == ["models/..%2Fup.safetensors", "models/ward%2F3.safetensors"]
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_tuning(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = invoke("adapt", folder / "fedper", "--save", tmp_path / "file")
+    assert result.exit_code == 2
+    assert "is a file, and a folder is needed there" in " ".join(result.output.split())
+    with pytest.raises(RunFolderError, match="for networks"):
+        Adapter(Run(folder / "fedavg")).adapt_all()[0].save(tmp_path / "file/client.safetensors")
+
+
+@pytest.mark.filterwarnings("default")
+def test_an_unfinished_run_is_adapted_with_a_note_and_one_without_a_checkpoint_refused(
+    folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "fedavg", tmp_path / "run")
+    resolved = json.loads((tmp_path / "run/resolved.json").read_text())
+    resolved["training"]["rounds"] = 9
+    (tmp_path / "run/resolved.json").write_text(json.dumps(resolved))
+    result = invoke("adapt", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "is at round 1 of 9: its model is not trained to the end" in " ".join(result.output.split())
+    (tmp_path / "run/adapted.json").write_text('{"client": 1}')
+    with pytest.raises(RunFolderError, match="is no list of adapted clients"):
+        Run(tmp_path / "run").adapted  # noqa: B018
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    result = invoke("adapt", tmp_path / "run")
+    assert result.exit_code == 2
+    assert "the run did not reach its first. Resume it" in " ".join(result.output.split())
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_client_of_one_example_is_told_that_nothing_was_tuned(folder: Path, tmp_path: Path) -> None:
+    client = Adapter(Run(folder / "fedper")).held_out[0]
+    result = invoke("adapt", folder / "fedper", "--client", client, "--examples", 1, *FEW)
+    assert result.exit_code == 0, result.output
+    assert f"nothing was tuned for {client}: with one training example" in " ".join(result.output.split())
+    with np.load(folder / "newcomer.npz") as arrays:
+        np.savez(tmp_path / "one.npz", x=arrays["x"][:1], y=arrays["y"][:1])
+    result = invoke("adapt", folder / "fedper", "--data", tmp_path / "one.npz", *FEW)
+    assert result.exit_code == 2
+    assert "train on: 1, to test on: 0; adapting needs both. Bring more" in " ".join(result.output.split())
 
 
 def test_where_each_client_started_is_told_where_it_differs(folder: Path, tmp_path: Path) -> None:
@@ -98,6 +168,8 @@ def test_where_each_client_started_is_told_where_it_differs(folder: Path, tmp_pa
     [
         (["--start", "units"], "unknown start 'units'"),
         (["--start", "nearest"], "needs atlas= (--atlas FILE)"),
+        (["--start", "mean", "--atlas", "atlas.safetensors"], "--atlas is for --start nearest only"),
+        (["--data-folder", "data"], "give --data NAME"),
         (["--onnx"], "give --save FOLDER"),
         (["--save", __file__], "is a file, and a folder is needed there"),
         (["--client", "client-99"], "unknown client 'client-99'"),
@@ -131,6 +203,9 @@ def test_a_runs_embeddings_are_mapped_from_the_command_line(folder: Path, tmp_pa
     assert Atlas.load(tmp_path / "own.safetensors").half().shape == (4, 32)
     assert (tmp_path / "own-map.png").exists()
     assert "keeps of its own" in result.output
+    result = invoke("map", "--run", folder / "fedpce", "--data", "digits", "--to", tmp_path / "own.safetensors")
+    assert result.exit_code == 2
+    assert "leave out --data, or --run" in " ".join(result.output.split())
 
 
 def own_client(folder: Path) -> Federation:

@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from fedatlas.adapting import Adapted, Adapter, adapt
+from fedatlas.adapted import Adapted
+from fedatlas.adapting import Adapter, adapt
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import fedavg, fedbn, fedper, fedprox
 from fedatlas.algorithms.fedpce import fedpce
@@ -159,12 +161,39 @@ def test_starts_are_chosen(tmp_path: Path) -> None:
     assert torch.equal(start("client-3", "initial"), torch.tensor([0, 0, 0, 1.0]))
     given = torch.tensor([1.0, 2, 3, 4])
     assert torch.equal(start("client-6", {VECTOR: given}), given)
-    with pytest.raises(UsageError, match=r"start=own: this run has no such values for embedding.vector"):
+    with pytest.raises(UsageError, match=r"start='own': client \S+ did not train in .* \(--start unit\)"):
         start("client-6", "own")
     with pytest.raises(UsageError, match="Did you mean 'mean'"):
         start("client-6", "means")
+    with pytest.raises(UsageError, match=r"start must be a name, or tensors by name.* Write {name: tensor}"):
+        start("client-6", given)
+    with pytest.raises(UsageError, match=r"start\['embedding.vector'\] must be a tensor, got \[1.0\]"):
+        start("client-6", {VECTOR: [1.0]})
+    adapted = adapter.adapt("client-6", rounds=1, steps=1)
+    assert re.fullmatch(
+        r"Adapted\('client-6', accuracy 0.\d+ to 0.\d+, 4 numbers tuned on \d+ examples\)", repr(adapted)
+    )
     with pytest.raises(UsageError, match=r"start=\['vector'\]"):
         start("client-6", {"vector": given})
+
+
+def test_arguments_of_another_kind_are_refused_with_what_to_write(tmp_path: Path) -> None:
+    federation = tiny_federation("images")
+    run = image_run(tmp_path, fedavg())
+    adapter = Adapter(run, data=federation)
+    for call, says in {
+        lambda: Adapter(tmp_path): r"run must be a run, .* Open its folder: fedatlas.Run\(folder\)",  # type: ignore[arg-type]
+        lambda: Adapter(run, data="x.npz"): r"data must be .* got 'x.npz'. Read a file by fedatlas.load_dataset",  # type: ignore[arg-type]
+        lambda: adapter.adapt_all("client-6"): r"clients must be a list .* got 'client-6'. Write \['client-6'\]",
+        lambda: Adapter(
+            run, data=federation.data
+        ).adapt_all(): "none of the 1 clients is held out. Name those you want",
+        lambda: adapter.adapt_all(rounds="5"): "rounds must be a whole number, got '5'",  # type: ignore[arg-type]
+        lambda: adapter.adapt_all(examples=2.5): "examples must be a whole number, got 2.5",  # type: ignore[arg-type]
+        lambda: adapter.adapt(1.0): r"client \(by position\) must be a whole number, got 1.0",  # type: ignore[arg-type]
+    }.items():
+        with pytest.raises(UsageError, match=says):
+            call()
 
 
 @pytest.mark.parametrize("norm", ["instance", "batch"])
@@ -307,7 +336,7 @@ def test_what_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
     _raises(run, "which of 8 clients\\? Held out are client-6, client-7")
     _raises(run, "unknown client 'client-9'. Did you mean", client="client-9")
     _raises(run, r"client must be a name or a position in \[0, 8\), got 8", client=8)
-    _raises(run, "was made in Python, so it does not know where its data are; give data=", client=6, data=None)
+    _raises(run, "was made in Python, so it does not know where its data are; give data= .--data.", client=6, data=None)
     _raises(run, "trained with split .*KeepNorms.*, not .*KeepHead", client=6, algorithm=fedper())
     _raises(run, "holds the parameters of another network", client=6, model=lambda: Norms())
     _raises(run, "rounds must be at least 1, got 0", client=6, rounds=0)

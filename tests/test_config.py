@@ -116,6 +116,7 @@ def test_a_wrong_setting_is_named_with_the_nearest_known(setting: str, message: 
         ("data.partition={name = ['iid']}", "data.partition.name must be a text or nothing, got ['iid']"),
         ("optimizer.lr=fast", "optimizer.lr must be a number, got 'fast'"),
         ("optimizer.schedule=cosin", "optimizer.schedule must be 'constant' or 'cosine', got 'cosin'"),
+        ("data.source=none", "data.source must be a path, got None. To set a text, write it in quotes"),
         ("model={name = 'cnn', width = 'wide'}", "model.width must be a whole number, got 'wide'"),
         ("algorithms.fedprox.mu=abc", "algorithms.fedprox.mu must be a number, got 'abc'"),
         ("algorithms.fedprox=3", "algorithms.fedprox must be a table, got 3"),

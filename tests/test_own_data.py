@@ -38,6 +38,14 @@ def test_folds_are_cut_from_each_clients_own_examples(tmp_path: Path) -> None:
     assert sorted(int(i) for part in parts for i in part) == list(range(120))
 
 
+def test_folds_of_a_shared_test_part_and_a_fold_of_none_are_refused(tmp_path: Path) -> None:
+    source = save(tmp_path / "mine.npz", 120, num_test=40)
+    with pytest.raises(UsageError, match=r"mine: clients are tested on the same examples.* Use test='client'"):
+        Config.load(data={"source": source, "test": "all", "folds": 4}).federation()
+    with pytest.raises(UsageError, match=r"data.fold=1 says which of data.folds"):
+        Config.load(data={"source": source, "fold": 1}).federation()
+
+
 def test_named_sets_and_files_without_a_test_part_are_split_by_client(tmp_path: Path) -> None:
     save(tmp_path / "mnist.npz", 120, num_test=40)
     named = Config.load(data={"source": "mnist", "folder": str(tmp_path)}).federation()

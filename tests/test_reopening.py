@@ -1,5 +1,6 @@
 """The data that a finished run is opened with: a newcomer's become of the run's form."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,10 +8,12 @@ import pytest
 import torch
 
 from fedatlas.algorithms import fedavg
+from fedatlas.config import Config
 from fedatlas.data import Dataset, Iid, federate
 from fedatlas.errors import DataError
 from fedatlas.rehearsal import tiny_federation
-from fedatlas.reopening import run_federation
+from fedatlas.reopening import run_federation, run_reading
+from fedatlas.runs import CONFIG, RESOLVED, Run
 from fedatlas.training import train
 
 SMALL = {"model": "cnn", "model_options": {"width": 4}, "rounds": 1, "workers": 1, "progress": False}
@@ -41,10 +44,30 @@ def test_a_newcomer_may_lack_classes_and_is_scaled_as_the_run_was(tmp_path: Path
     assert (data.classes, data.mean, data.std) == (whole.classes, (0.5,) * 3, (0.2,) * 3)
     assert torch.equal(data.labels, whole.labels[some])
     strange = replace(brought, classes=("strange", *brought.classes[1:]))
-    with pytest.raises(DataError, match=r"new has the classes \['strange'\], which the run's"):
+    with pytest.raises(DataError, match=r"new has the classes \['strange'\], which the run's .* an array classes"):
         run_federation(run, strange)
-    with pytest.raises(DataError, match=r"image of shape \[3, 4, 4\], those of .* are image of shape \[3, 8, 8\]"):
+    with pytest.raises(DataError, match=r"shape \[3, 4, 4\], those of .* and shape \[3, 8, 8\]. Bring them .* shape.$"):
         run_federation(run, replace(brought, inputs=brought.inputs[:, :, :4, :4]))
+    grey = replace(tiny_federation("images").data, inputs=whole.inputs[:, :1], mean=(), std=())
+    with pytest.raises(DataError, match=r"kind image and shape \[1, 8, 8\].* repeat a grey one"):
+        run_federation(run, grey)
+
+
+def test_a_newcomers_files_are_read_for_the_runs_task_though_the_runs_own_are_gone(tmp_path: Path) -> None:
+    def reading(new: str, classes: list[str], **data: object) -> dict[str, object]:
+        form = {"vocabulary": ["", "a", "b"]}
+        then = {"federation": {"kind": "tokens", "classes": classes, "form": form}}
+        (tmp_path / RESOLVED).write_text(json.dumps(then))
+        (tmp_path / CONFIG).write_text(Config.load(data=data).to_toml())
+        return run_reading(Run(tmp_path), new)
+
+    texts = {"source": "gone.csv", "context": 9, "fraction": 0.1}
+    assert reading("new.csv", ["", "a", "b"], **texts) == {"context": 9, "label": None}
+    assert reading("new.csv", ["no", "yes"], **texts) == {"context": 9, "label": "label"}
+    assert reading("new.csv", ["no", "yes"], **texts, label="mood") == {"context": 9, "label": "mood"}
+    assert reading("new.npz", ["no", "yes"], **texts) == {}
+    assert reading(str(tmp_path), ["no", "yes"], source="gone", size=7) == {"size": 7}
+    assert reading("digits", ["no", "yes"], source="gone", size=7) == {}
 
 
 def test_a_newcomers_tokens_are_numbered_as_the_runs_were(tmp_path: Path) -> None:

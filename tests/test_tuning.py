@@ -168,6 +168,8 @@ def test_a_client_starts_from_the_nearest_that_trained(tmp_path: Path) -> None:
     assert "client-2" in adapted.origin
     with pytest.raises(UsageError, match="needs atlas="):
         adapter.adapt("client-6", start="nearest")
+    with pytest.raises(UsageError, match="give both, or neither"):
+        adapter.adapt("client-6", atlas=atlas)
     few = Atlas(names=("client-6", "x"), halves={"feature": rows[:2]}, sizes=torch.tensor([1, 1]))
     with pytest.raises(UsageError, match="none of the 6 clients that trained"):
         adapter.adapt("client-6", start="nearest", atlas=few)

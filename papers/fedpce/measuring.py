@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Self
 
-from fedatlas.adapting import Adapted, Adapter
+from fedatlas.adapted import Adapted
+from fedatlas.adapting import Adapter
 from fedatlas.atlas.from_run import run_atlas
 from fedatlas.config import Config
 from fedatlas.data import Federation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,8 @@ from fedatlas.errors import UsageError, unknown_name
 from fedatlas.terminal import check_writable, friendly, output, print_lines, print_rows
 
 if TYPE_CHECKING:
-    from fedatlas.adapting import Adapted, Adapter
+    from fedatlas.adapted import Adapted
+    from fedatlas.adapting import Adapter
     from fedatlas.atlas import Atlas
 
 STARTS = {"unit": "initial", "mean": "mean", "nearest": "nearest", "first": "first", "own": "own"}
@@ -68,9 +70,8 @@ def adapt(
     from fedatlas.adapting import Adapter
     from fedatlas.atlas import Atlas
     from fedatlas.data import load_dataset
-    from fedatlas.data.named import kind_of
-    from fedatlas.personalised import need_onnx
-    from fedatlas.reopening import run_config
+    from fedatlas.personalised import file_stem, make_folder, need_onnx
+    from fedatlas.reopening import run_reading
     from fedatlas.running import check_device
     from fedatlas.runs import Run
 
@@ -78,22 +79,33 @@ def adapt(
         check_device(device)
         if start is not None and start not in STARTS:
             raise unknown_name("start", start, STARTS)
-        if save is not None:
-            check_writable("--save", save)
+        if atlas is not None and start != "nearest":
+            raise UsageError("--atlas is for --start nearest only; give both, or neither.")
+        if data_folder is not None and data is None:
+            raise UsageError("--data-folder says where --data lies; give --data NAME.")
         if onnx and save is None:
             raise UsageError("--onnx says how to save; give --save FOLDER.")
         if onnx:
             need_onnx()
-        config = run_config(Run(run))
-        # As the run's own data were, where these are of that kind.
-        alike = config is not None and data is not None and kind_of(data) == kind_of(config.values["data"]["source"])
-        options = config.reading() if config is not None and alike else {}
+        if save is not None:
+            check_writable("--save", save)
+            make_folder(save)
+        options = {} if data is None else run_reading(Run(run), data)
         given = None if data is None else load_dataset(data, data_folder=data_folder, options=options)
         adapter = Adapter(Run(run), data=given, device=device)
-        chosen = client or (None if given is None else [member.name for member in adapter.federation])
+        if adapter.round < (asked := adapter.run.resolved["training"]["rounds"]):
+            said = f"{run} is at round {adapter.round} of {asked}: its model is not trained to the end."
+            warnings.warn(said, stacklevel=1)
+        chosen = list(dict.fromkeys(client)) if client else None
+        if chosen is None and given is not None:
+            chosen = [member.name for member in adapter.federation]
         if chosen is None and not adapter.held_out:
             raise UsageError(f"{run} held no client out; name one by --client, or bring one by --data.")
-        found = None if atlas is None else _placed(adapter, Atlas.load(atlas), chosen or adapter.held_out)
+        found = None if atlas is None else Atlas.load(atlas)
+        if found is not None:
+            if given is not None:
+                _refuse_namesakes(adapter, found, chosen or [])
+            found = _placed(adapter, found, chosen or adapter.held_out)
         results = adapter.adapt_all(
             chosen,
             rounds=rounds,
@@ -108,9 +120,10 @@ def adapt(
         print_adapted(results)
         for adapted in results if save is not None else ():
             assert save is not None
-            output.print(f"network: {adapted.save(save / f'{adapted.client}.safetensors')}", soft_wrap=True)
+            stem = file_stem(adapted.client)
+            output.print(f"network: {adapted.save(save / f'{stem}.safetensors')}", soft_wrap=True)
             if onnx:
-                output.print(f"network: {adapted.export_onnx(save / f'{adapted.client}.onnx')}", soft_wrap=True)
+                output.print(f"network: {adapted.export_onnx(save / f'{stem}.onnx')}", soft_wrap=True)
         output.print(f"record: {kept}", highlight=False, soft_wrap=True)
 
 
@@ -140,6 +153,18 @@ def print_adapted(results: list[Adapted]) -> None:
     if numbers:
         print_lines(
             "their numbers", {name: " ".join(f"{value:.3f}" for value in own.tolist()) for name, own in numbers.items()}
+        )
+
+
+def _refuse_namesakes(adapter: Adapter, atlas: Atlas, clients: list[str]) -> None:
+    """Refuse new clients that the atlas would take for others, which trained or were held out."""
+    from fedatlas.data.dataset import first_few
+
+    known = {client["name"] for client in adapter.run.resolved["federation"]["clients"]}
+    if alike := [name for name in clients if name in known and name in atlas.names]:
+        raise UsageError(
+            f"--data: {first_few(alike)}: a client of {adapter.run.folder} has that name, and the atlas holds that "
+            "client's vector. Give the new client another name (its owner, domain or file)."
         )
 
 

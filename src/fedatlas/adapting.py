@@ -6,25 +6,28 @@ FedPCE tunes the embedding, FedBN the norms, FedPer the head; where nothing is p
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from fedatlas.adapted import Adapted
 from fedatlas.algorithm import Algorithm
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.origin import ORIGIN, warn_if_other
 from fedatlas.checkpoints import atomic_write
 from fedatlas.client import PERSONAL, ClientData, LocalWork
 from fedatlas.data import Dataset, Federation, Transform
-from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.data.dataset import first_few
+from fedatlas.errors import DataError, UsageError, expect, expect_number, unknown_name
 from fedatlas.models.conditioned import ClientEmbedding, bake
 from fedatlas.objectives import CrossEntropy
-from fedatlas.personalised import about_network, export_onnx, save_personalised
 from fedatlas.reopening import run_algorithm, run_augment, run_federation, run_network
 from fedatlas.runs import ADAPTED, Run
 from fedatlas.scoring import mean_personal
@@ -36,78 +39,6 @@ from fedatlas.types import ClientScore, Tensors
 
 Start = Literal["own", "initial", "mean", "first", "nearest"]
 STARTS = ("own", "initial", "mean", "first", "nearest")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Adapted:
-    """A model that was adapted to one client, and what it took."""
-
-    client: str
-    domain: str | None
-    before: ClientScore
-    """On the client's test part, with the values it started from."""
-    after: ClientScore
-    num_examples: int
-    """Training examples that were used."""
-    num_steps: int
-    num_tuned: int
-    """How many numbers were tuned."""
-    start: Tensors
-    origin: str
-    """Where the start came from, in words."""
-    personal: Tensors
-    """The client's own parameters and running statistics."""
-    losses: list[float]
-    """Mean training loss of each round."""
-    curve: dict[int, ClientScore]
-    """Scores by round, where asked for."""
-    seconds: float
-    """Seconds of tuning, without tests; of clients that were tuned together, each has an equal part."""
-    bytes_received: int
-    """The size of the shared model, which the client must have."""
-    bytes_sent: int = 0
-    """Nothing leaves the client."""
-    adapter: Adapter = field(repr=False)
-
-    @property
-    def best(self) -> ClientScore:
-        """The score of highest accuracy among those measured after tuning began; optimistic, as it is on test data."""
-        return max([*self.curve.values(), self.after], key=lambda score: score.accuracy)
-
-    @property
-    def embedding(self) -> Tensor | None:
-        """The client's embedding, where it has one."""
-        name = self.adapter.embedding_name
-        return None if name is None else self.personal[name]
-
-    def model(self) -> nn.Module:
-        """Return the adapted network for inference: plain layers, in evaluation mode, nothing to train."""
-        return self.adapter.personalised(self.personal)
-
-    def save(self, path: Path | str) -> Path:
-        """Write the adapted network as safetensors; ``load_personalised`` reads it, without the run."""
-        about = about_network(self.adapter.run, self.adapter.algorithm, self.adapter.federation.data)
-        return save_personalised(self.model(), {"client": self.client, **about}, path)
-
-    def export_onnx(self, path: Path | str) -> Path:
-        """Write the adapted network as ONNX; needs the extra ``onnx``."""
-        about = about_network(self.adapter.run, self.adapter.algorithm, self.adapter.federation.data)
-        data = self.adapter.runner.data(self.adapter.position(self.client))
-        inputs = data.batch(torch.zeros(2, dtype=torch.int64, device=data.labels.device), None).inputs
-        return export_onnx(self.model().cpu(), inputs.cpu(), {"client": self.client, **about}, path)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the results as plain values, for a record."""
-        plain = ("client", "domain", "origin", "num_examples", "num_steps", "num_tuned", "losses", "seconds")
-        return {
-            "algorithm": self.adapter.algorithm.name,
-            **{name: getattr(self, name) for name in (*plain, "bytes_received", "bytes_sent")},
-            **{f"accuracy_{when}": getattr(self, when).accuracy for when in ("before", "after", "best")},
-            **{f"loss_{when}": getattr(self, when).loss for when in ("before", "after")},
-            "num_tested": self.after.num_examples,
-            "curve": {number: score.accuracy for number, score in self.curve.items()},
-            "embedding": None if self.embedding is None else self.embedding.tolist(),
-        }
 
 
 class Adapter:
@@ -127,6 +58,10 @@ class Adapter:
         model: Model | None = None,
         device: str = "cpu",
     ) -> None:
+        expect(run, Run, "run must be a run", "Open its folder: fedatlas.Run(folder).")
+        if data is not None:
+            what = "data must be a federation or a data set"
+            expect(data, (Federation, Dataset), what, "Read a file by fedatlas.load_dataset(path).")
         self.run, self.device, self.seeds = run, torch.device(device), Seeds(**run.resolved["seeds"])
         self.algorithm = run_algorithm(run, algorithm)
         federation = run_federation(run, data)
@@ -200,9 +135,20 @@ class Adapter:
             evaluate_every: also test after each so many rounds.
         """
         for title, value in (("rounds", rounds), ("evaluate_every", evaluate_every)):
-            if value is not None and value < 1:
+            if value is not None and expect_number(value, title, whole=True) < 1:
                 raise UsageError(f"{title} must be at least 1, got {value}.")
+        if atlas is not None and start != "nearest":
+            raise UsageError("atlas= (--atlas) is for start='nearest' (--start nearest) only; give both, or neither.")
+        if isinstance(clients, str):
+            raise UsageError(f"clients must be a list of names or positions, got {clients!r}. Write [{clients!r}].")
+        if clients is None and not self.held_out:
+            raise UsageError(
+                f"none of the {len(self.federation)} clients is held out. Name those you want: "
+                "adapt_all([client.name for client in adapter.federation])."
+            )
         numbers = [self.position(client) for client in (self.held_out if clients is None else clients)]
+        if isinstance(examples, Real | str):
+            examples = expect_number(examples, "examples", whole=True)
         counts = [examples] * len(numbers) if examples is None or isinstance(examples, int) else list(examples)
         if not numbers or len(counts) != len(numbers):
             raise UsageError(f"give at least one client, and one number of examples each; got {numbers} and {counts}.")
@@ -228,6 +174,14 @@ class Adapter:
             if evaluate_every is not None and turn % evaluate_every == 0:
                 for number, own, curve in zip(numbers, personal, curves, strict=True):
                     curve[turn] = self.score(number, own)
+        if idle := [
+            own.name for own, count in zip(data, tuning.num_steps, strict=True) if bench.personal and not count
+        ]:
+            warnings.warn(
+                f"nothing was tuned for {first_few(idle)}: with one training example there is no batch that the norms "
+                f"of the network can take. Bring at least two.",
+                stacklevel=2,
+            )
         return [
             Adapted(
                 client=data[i].name,
@@ -278,7 +232,7 @@ class Adapter:
             if client not in names:
                 raise unknown_name("client", client, names)
             return names.index(client)
-        if not 0 <= client < len(names):
+        if not 0 <= expect_number(client, "client (by position)", whole=True) < len(names):
             raise UsageError(f"client must be a name or a position in [0, {len(names)}), got {client}.")
         return client
 
@@ -287,8 +241,8 @@ class Adapter:
         size = len(client.train)
         if size == 0 or len(client.test) == 0:
             raise DataError(
-                f"client {client.name} has {size} examples to train on and {len(client.test)} to test on; adapting "
-                "needs both."
+                f"client {client.name} has examples to train on: {size}, to test on: {len(client.test)}; adapting "
+                "needs both. Bring more of its examples, or name the other clients only (--client, clients=)."
             )
         if examples is None:
             return self.runner.data(number)
@@ -311,6 +265,9 @@ class Adapter:
         if not bench.personal:
             return {}, "nothing is personal"
         if not isinstance(start, str):
+            expect(start, Mapping, "start must be a name, or tensors by name", "Write {name: tensor}.")
+            for name, values in start.items():
+                expect(values, Tensor, f"start[{name!r}] must be a tensor", "Write torch.tensor(...).")
             found, origin = self._placed(start), "given"
         elif start == "initial":
             first = split.initial_personal(bench.model, self.runner.data(number).place)
@@ -326,10 +283,13 @@ class Adapter:
             origin = "its own, trained" if start == "own" else "the first that trained"
         wanted = {name: bench.initial[name].shape for name in sorted(bench.personal)}
         if {name: tensor.shape for name, tensor in found.items()} != wanted:
+            if isinstance(start, str):
+                client = self.federation.clients[number].name
+                why = f"client {client} did not train in" if start == "own" else "no client trained in"
+                do = "Leave start out, or begin as the run's clients did: start='initial' (--start unit)."
+                raise UsageError(f"start={start!r}: {why} {self.run.folder}, so there are no such values. {do}")
             raise UsageError(
-                f"start={start if isinstance(start, str) else sorted(start)}: this run has no such values for "
-                f"{', '.join(wanted)}. Use start='initial' (--start unit), or give tensors of these names in "
-                "the network's shapes."
+                f"start={sorted(start)}: give tensors in the network's shapes of {first_few(list(wanted))}."
             )
         return found, origin
 

@@ -135,6 +135,10 @@ class CheckpointStore:
             claimed = manifest.pop("sha256")
         except (ValueError, KeyError, AttributeError) as error:
             raise damaged(path, "it is not a whole manifest") from error
+        except FileNotFoundError as error:
+            raise RunFolderError(
+                f"there is no checkpoint in {self.folder}: the run did not reach its first. Resume it, or train anew."
+            ) from error
         except OSError as error:
             raise RunFolderError(f"cannot read {path}: {error.strerror}.") from error
         if claimed != digest(json.dumps(manifest, sort_keys=True).encode()):

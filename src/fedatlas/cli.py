@@ -230,6 +230,9 @@ def map_(
         check_device(device)
         check_file("--to", to, "atlas.safetensors")
         if run is not None:
+            others = {"--config": config, "--set": set_, "--data": data, "--data-folder": data_folder, "--seed": seed}
+            if idle := [name for name, value in others.items() if value is not None]:
+                raise UsageError(f"--run maps what clients keep in that run; leave out {', '.join(idle)}, or --run.")
             atlas = run_atlas(Run(run))
             left = "the client's vector: what it keeps of its own in the run, which stays home otherwise"
         else:

@@ -145,6 +145,10 @@ class Config:
     def federation(self) -> Federation:
         """Return the federation: the data set, partitioned."""
         data = self.values["data"]
+        if data["folds"] is None and data["fold"] != DEFAULTS["data"]["fold"]:
+            raise UsageError(
+                f"data.fold={data['fold']} says which of data.folds, and there are none. Give data.folds too."
+            )
         dataset = self.dataset()
         federation = federate(
             dataset,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,28 @@ def save_personalised(model: nn.Module, about: dict[str, Any], path: Path | str)
     path = Path(path)
     # Cloned: the format does not know tensors that share memory.
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in model.state_dict().items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     atomic_write(path, save_tensors(tensors, metadata={ABOUT: json.dumps(about)}))
     return path
+
+
+def file_stem(client: str) -> str:
+    """Return a client's name as that of a file: what would lead into another folder is written as its code.
+
+    >>> file_stem("Lyon/ward 3")
+    'Lyon%2Fward 3'
+    """
+    return re.sub(r"[/\\\0]", lambda found: f"%{ord(found[0]):02X}", client)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for networks, or refuse to go on where there can be none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot make {folder} for networks: {error.strerror}. Choose a folder you may write to."
+        ) from error
 
 
 def need_onnx() -> None:
@@ -74,7 +94,7 @@ def export_onnx(model: nn.Module, inputs: Tensor, about: dict[str, Any], path: P
     import onnx
 
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     # The exporter speaks of torchvision, which is not needed, and of its own coming changes.
     chatter = logging.getLogger("torch.onnx._internal.exporter._registration")
     before = chatter.level

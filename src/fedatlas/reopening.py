@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -18,6 +19,8 @@ from fedatlas.atlas.atlas import Atlas
 from fedatlas.config import Config
 from fedatlas.data import ByDomain, Dataset, Federation, Iid, NaturalId, Transform, federate
 from fedatlas.data.dataset import renumbered
+from fedatlas.data.named import SIZE, kind_of
+from fedatlas.data.text import LABEL
 from fedatlas.errors import DataError, UsageError
 from fedatlas.models import HUB_PREFIX, MODELS
 from fedatlas.optimizers import OPTIMIZERS
@@ -74,7 +77,9 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
     else:
         config = run_config(run)
         if config is None:
-            raise UsageError(f"{run.folder} was made in Python, so it does not know where its data are; give data=.")
+            raise UsageError(
+                f"{run.folder} was made in Python, so it does not know where its data are; give data= (--data)."
+            )
         try:
             federation = config.federation()
         except (DataError, UsageError) as error:
@@ -83,15 +88,37 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
                 "trained; go there, or bring data (--data, data=)."
             ) from error
         if fingerprint(federation) != then["fingerprint"]:
-            raise DataError(f"the data of {run.folder} changed since it was trained. Restore them, or give data=.")
+            raise DataError(
+                f"the data of {run.folder} changed since it was trained. Restore them, or give data= (--data)."
+            )
     data = federation.data
-    here = f"{data.kind} of shape {list(data.inputs.shape[1:])}"
-    there = f"{then['kind']} of shape {form['shape']}"
+    here, there = (data.kind, list(data.inputs.shape[1:])), (then["kind"], form["shape"])
     if here != there:
+        do = "Bring them to that shape."
+        if data.kind == then["kind"] == "image" and here[1][0] != there[1][0]:
+            do += " The first number is channels: repeat a grey one, or make colours grey."
         raise DataError(
-            f"{federation.name}: its examples are {here}, those of {run.folder} are {there}. Bring them to that shape."
+            f"{federation.name}: its inputs are of kind {here[0]} and shape {here[1]}, those of {run.folder} of kind "
+            f"{there[0]} and shape {there[1]}. {do}"
         )
     return replace(federation, data=renumbered(data, then["classes"], form["vocabulary"]))
+
+
+def run_reading(run: Run, source: str | Path) -> dict[str, Any]:
+    """Return how a new client's folder of pictures or table of texts is read: as the run's own were, for its task.
+
+    The run's own data need not be there. Of a new client's texts none are left out.
+    """
+    config, kind = run_config(run), kind_of(source)
+    if config is None or kind not in ("folder", "table"):
+        return {}
+    then = run.resolved["federation"]
+    options = {key: value for key, value in config.reading().items() if (key == SIZE) == (kind == "folder")}
+    options.pop("fraction", None)
+    if kind == "table" and then["kind"] == "tokens":
+        # The next character is the task where every token is a class.
+        options.setdefault("label", None if then["classes"] == then["form"]["vocabulary"] else LABEL)
+    return options
 
 
 def run_network(run: Run, federation: Federation, algorithm: Algorithm, given: Model | None = None) -> nn.Module:

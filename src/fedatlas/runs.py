@@ -192,7 +192,12 @@ class Run:
     def adapted(self) -> list[dict[str, Any]]:
         """One entry for each client that was brought in later."""
         path = self.folder / ADAPTED
-        return list(_read_json(path)) if path.exists() else []
+        records = _read_json(path) if path.exists() else []
+        if not isinstance(records, list) or not all(isinstance(one, dict) and "client" in one for one in records):
+            raise RunFolderError(
+                f"{path} is no list of adapted clients; the run's folder was altered. Remove the file."
+            )
+        return records
 
     @property
     def name(self) -> str:

@@ -37,6 +37,8 @@ def check_value(where: str, value: Any, kind: Any) -> None:
     if not _fits(value, kind):
         several = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
         hint = f" Write {json.dumps(several)}." if isinstance(value, str) and _fits(several, kind) else ""
+        if value is None and _fits("none", kind):
+            hint = ' To set a text, write it in quotes: "none".'
         raise UsageError(f"{where} must be {_words(kind)}, got {value!r}.{hint}")
 
 

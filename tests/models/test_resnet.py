@@ -74,8 +74,10 @@ def test_head_norm_standardises_each_pooled_vector() -> None:
 
 
 def test_instance_norm_on_a_single_pixel_is_refused() -> None:
-    with pytest.raises(UsageError, match="the last map is 1x1; use larger images, stem='cifar'"):
+    with pytest.raises(UsageError, match="the last map is 1x1; use images of more than 32 pixels, stem='cifar' or"):
         build(norm="instance", stem="imagenet", width=2)
+    with pytest.raises(UsageError, match="use images of more than 8 pixels or another norm"):
+        build_model("resnet18", num_classes=10, input_shape=(3, 8, 8), norm="instance", width=2, stem="cifar")
 
 
 def test_convolutions_start_with_the_fan_out_variance() -> None:

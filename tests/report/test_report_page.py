@@ -109,6 +109,7 @@ def test_links_and_ids_belong_together(run: Run, other: Run, tmp_path: Path) -> 
 
 ADAPTED = {
     "client": "dora",
+    "round": 7,
     "domain": "y",
     "origin": "as the run's clients began",
     "num_examples": 40,
@@ -129,6 +130,7 @@ def test_clients_that_were_brought_in_later_are_shown_before_and_after(run: Run,
     assert "30.0 → 45.0" in page.words
     assert "3 numbers, 40 examples, 100 steps, 1.2 s" in page.words
     assert "dora, number 2: -1.000" in page.words
+    assert "fedavg, dora: 30.0 → 45.0; start: as the run's clients began; model of round 7" in page.words
     tested = {**ADAPTED, "client": "<eve>", "num_tuned": 0, "embedding": None}
     (run.folder / "adapted.json").write_text(json.dumps([tested]))
     page = report([run], tmp_path)

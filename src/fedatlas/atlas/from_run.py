@@ -18,7 +18,7 @@ from fedatlas.errors import UsageError
 from fedatlas.types import Tensors
 
 if TYPE_CHECKING:
-    from fedatlas.adapting import Adapted
+    from fedatlas.adapted import Adapted
     from fedatlas.runs import Run
 
 FEATURE = "feature"

@@ -154,9 +154,9 @@ def renumbered(data: Dataset, classes: Sequence[str], vocabulary: Sequence[str])
 
 def _places(data: Dataset, what: str, own: Sequence[str], known: Sequence[str]) -> Tensor:
     if strange := [name for name in own if name not in known]:
-        raise DataError(
-            f"{data.name} has the {what} {strange}, which the run's {list(known)} do not hold. Rename or drop them."
-        )
+        named = "Name them as the run does (classes=, in an npz file an array classes), or drop their examples."
+        do = named if what == "classes" else "Replace or drop them."
+        raise DataError(f"{data.name} has the {what} {strange}, which the run's {list(known)} do not hold. {do}")
     return torch.tensor([list(known).index(name) for name in own], device=data.labels.device)
 
 

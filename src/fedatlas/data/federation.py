@@ -130,10 +130,16 @@ class Federation:
         """Return the federation with part ``fold`` of ``folds`` as every client's test part.
 
         Each client's own examples (train and test together) are shuffled once by the seed and cut into ``folds``
-        parts, so the same seed gives the same folds to every method that is compared.
+        parts, so the same seed gives the same folds to every method that is compared. Clients may not share a test.
         """
         if not folds >= 2 or not 0 <= fold < folds:
             raise UsageError(f"fold must be in [0, folds) and folds at least 2, got fold={fold}, folds={folds}.")
+        tested = torch.cat([client.test for client in self.clients])
+        if len(tested.unique()) < len(tested):
+            raise UsageError(
+                f"{self.name}: clients are tested on the same examples, so in folds one would train on what another is "
+                "tested on. Use test='client' (in a config, data.test) with folds."
+            )
         clients = []
         for i, client in enumerate(self.clients):
             own = torch.cat([client.train, client.test]).unique()

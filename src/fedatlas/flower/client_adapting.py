@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from flwr.app import RecordDict
 
-from fedatlas.adapting import Adapted, Adapter
+from fedatlas.adapted import Adapted
+from fedatlas.adapting import Adapter
 from fedatlas.checkpoints import CheckpointStore
 from fedatlas.flower.packets import BUFFERS, SHARED, plain, tensors
 from fedatlas.flower.side import ClientSide

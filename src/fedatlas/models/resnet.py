@@ -94,7 +94,8 @@ def resnet18(
     if stem not in STEMS:
         raise unknown_name("stem", stem, STEMS)
     scale = {"cifar": 8, "cifar-pool": 16, "imagenet": 32}[stem]
-    remedy = "use larger images, stem='cifar' or another norm"
+    other = "" if stem == "cifar" else ", stem='cifar'"
+    remedy = f"use images of more than {scale} pixels{other} or another norm"
     check_map_size("resnet18", norm, -(-height // scale), -(-breadth // scale), remedy)
     model = ResNet(channels, num_classes, stem=stem, norm=norm, width=width, head_norm=head_norm)
     if pretrained is not None:

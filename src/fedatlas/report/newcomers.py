@@ -19,7 +19,7 @@ def newcomers(runs: Sequence[Run], by_domain: dict[str, str]) -> str:
     if not found:
         return ""
     said = (
-        "Clients that never trained, each on its own: what the algorithm keeps personal was tuned on the client's "
+        "After training, for each client on its own: what the algorithm keeps personal was tuned on the client's "
         "training part, everything shared rested, and nothing was sent. The ring is the accuracy on its test part "
         "before, the dot after."
     )
@@ -38,7 +38,8 @@ def _before_and_after(found: Sequence[tuple[str, dict[str, Any]]], by_domain: di
         color = by_domain.get(record["domain"] or "", NO_DOMAIN)
         before, after = (along(record[f"accuracy_{when}"]) for when in ("before", "after"))
         change = f"{100 * record['accuracy_before']:.1f} → {100 * record['accuracy_after']:.1f}"
-        hint = element("title", escape(f"{algorithm}, {record['client']}: {change}; started from {record['origin']}"))
+        said = f"{algorithm}, {record['client']}: {change}; start: {record['origin']}"
+        hint = element("title", escape(f"{said}; model of round {record['round']}"))
         parts += [
             write(clipped(f"{algorithm}, {record['client']}", 32), 0, y + 4, "row-name", title=record["client"]),
             element("line", hint, x1=before, x2=after, y1=y, y2=y, stroke=color, class_="mean"),
