@@ -10,6 +10,8 @@ import argparse
 import json
 from pathlib import Path
 
+from papers.options import script
+
 ATLAS = "atlas of "
 FOLDER = "results"
 """Where in its folder a script of tables keeps what it measured, a file for each training."""
@@ -45,6 +47,7 @@ def unpack(file: Path, folder: Path) -> int:
     return written
 
 
+@script
 def main() -> None:
     """Pack a folder, or unpack a file."""
     parser = argparse.ArgumentParser(description="Keep the results of many trainings in one file, or take them out.")

@@ -1,4 +1,4 @@
-"""What every paper's scripts share: options, variants that run once and are kept, our number beside the paper's.
+"""What every paper's scripts share: variants that run once and are kept, our number beside the paper's.
 
 A script names its variants, measures them and prints a table:
 
@@ -13,7 +13,6 @@ Scripts are modules: ``PYTHONPATH=src python -m papers.client2vec.table_5 --quic
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import re
@@ -21,10 +20,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
@@ -33,11 +32,12 @@ from typing import Any, Self
 from fedatlas.algorithm import Algorithm
 from fedatlas.config import Config
 from fedatlas.data import Federation
-from fedatlas.errors import TrainingError, UsageError
+from fedatlas.errors import FedatlasError, TrainingError, UsageError
 from fedatlas.progress import Progress, make_progress
 from fedatlas.runs import Run
 from fedatlas.training import train_run
 from papers.kept_results import result_file
+from papers.options import Options
 
 Numbers = dict[str, Any]
 """What a variant measured: plain values that JSON knows."""
@@ -45,32 +45,6 @@ BROKEN = "broken"
 """The key under which the numbers of a training that broke say how."""
 UNFINISHED = "unfinished"
 """The key under which numbers say that the time was up before they were whole: shown, and measured on next time."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the command line said."""
-
-    quick: bool = False
-    """A small version for a CPU: it shows that the script works, not what the method does."""
-    device: str = "cpu"
-    rounds: int = 100
-    seeds: tuple[int, ...] = (0,)
-    out: Path = Path("runs/papers")
-    """Where results and runs are kept; scripts that share variants share the folder."""
-    jobs: int = 1
-    """Variants at a time, each in a process of its own."""
-    workers: int | None = None
-    """Processes of one run on a CPU."""
-    data_folder: str | None = None
-    only: str | None = None
-    """A regular expression: only variants whose name it matches are run; the others are shown if they were before."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """What the script's own options said; ``deadline``, if there, is the time after which no training goes on."""
-
-    def pick(self, full: Any, quick: Any) -> Any:
-        """Return the second of two values with ``--quick``, else the first."""
-        return quick if self.quick else full
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,35 +102,6 @@ class Table:
     scale: float = 100.0
     """What our numbers are multiplied with, to be in the paper's unit."""
     digits: int = 1
-
-
-def read_options(
-    description: str, *, rounds: int, quick_rounds: int = 3, seeds: Sequence[int] = (0,), **extra: Any
-) -> Options:
-    """Return what the command line says; ``extra`` are options of the script: a name and its default."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="a small version for a CPU")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--rounds", type=int, help=f"rounds of a training; {rounds}, or {quick_rounds} with --quick")
-    parser.add_argument("--seeds", default=",".join(map(str, seeds)), help="comma separated")
-    parser.add_argument("--out", type=Path, default=Path("runs/papers"), help="where results are kept")
-    parser.add_argument("--jobs", type=int, default=1, help="variants at a time")
-    parser.add_argument("--workers", type=int, help="processes of one run on a CPU")
-    parser.add_argument("--data-folder", help="where data sets lie; else FEDATLAS_DATA")
-    parser.add_argument("--only", help="a regular expression: run only the variants whose name it matches")
-    for name, default in extra.items():
-        flag = f"--{name.replace('_', '-')}"
-        if default is False:
-            parser.add_argument(flag, action="store_true")
-        else:
-            parser.add_argument(flag, default=default, type=type(default), help=f"default {default!r}")
-    given = vars(parser.parse_args())
-    length = given.pop("rounds")
-    if length is None:
-        length = quick_rounds if given["quick"] else rounds
-    chosen = tuple(int(seed) for seed in given.pop("seeds").split(","))
-    own = {name: given.pop(name) for name in extra}
-    return Options(**given, rounds=length, seeds=chosen, extra=own)
 
 
 def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Numbers]]:
@@ -360,12 +305,19 @@ def _outcomes(
         for task in tasks:
             yield task.name, task.seed, _measured(task, functions[task.name, task.seed])
         return
+    left = iter(tasks)
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        futures: dict[Future[str], Task] = {
-            pool.submit(_measured, task, functions[task.name, task.seed]): task for task in tasks
-        }
-        for future in as_completed(futures):
-            yield futures[future].name, futures[future].seed, future.result()
+        # No more than run at once are handed over: the others are not begun when the script is interrupted.
+        running: dict[Future[str], Task] = {}
+        while True:
+            for task in islice(left, options.jobs - len(running)):
+                running[pool.submit(_measured, task, functions[task.name, task.seed])] = task
+            if not running:
+                break
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                task = running.pop(future)
+                yield task.name, task.seed, future.result()
 
 
 def _measured(task: Task, variant: Variant) -> str:
@@ -378,6 +330,8 @@ def _measured(task: Task, variant: Variant) -> str:
     except TrainingError as error:
         # The same seed breaks in the same way: there is no use in trying again.
         numbers = {BROKEN: str(error)}
+    except FedatlasError as error:
+        return f"failed, and will be tried again next time: {error}"
     except Exception:
         return "failed, and will be tried again next time:\n" + traceback.format_exc()
     content = {"name": task.name, "seed": task.seed, "settings": task.settings, "quick": task.options.quick}

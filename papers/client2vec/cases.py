@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from papers.client2vec.settings import QUICK, STRATEGIES
+from fedatlas.errors import UsageError
+from papers.client2vec.settings import BASES, QUICK, STRATEGIES
 from papers.client2vec.variants import measure_all, training, with_index
-from papers.tables import Cell, Options, Table, Variant, write_table
+from papers.options import Options
+from papers.tables import Cell, Table, Variant, write_table
 
 ORIGINAL = "original"
 
@@ -36,9 +38,10 @@ def show(
     """Train the variants of a table's cells and print it: a row is a variant and the paper's number for each column."""
     variants = [variant for cells in rows.values() for variant, _ in cells if variant is not None]
     results = measure_all(variants, options)
+    one_base = "bases" in options.extra
     table = Table(
         title=title,
-        setting=QUICK if options.quick else setting,
+        setting=options.pick(setting, f"{QUICK}{' Only the first base algorithm is shown.' if one_base else ''}"),
         columns=tuple(columns),
         rows={
             row: [Cell(None if variant is None else variant.name, paper=number) for variant, number in cells]
@@ -50,6 +53,8 @@ def show(
 
 def chosen(rows: Mapping[str, Any], options: Options) -> dict[str, Any]:
     """Return the rows of the base algorithms that ``--bases`` names, with ``--quick`` only the first."""
-    wanted = options.extra["bases"].split(",") if options.extra.get("bases") else list(rows)
+    wanted = options.listed("bases", BASES)
     kept = {base: row for base, row in rows.items() if base in wanted}
+    if not kept:
+        raise UsageError(f"--bases {options.extra['bases']}: the table has {', '.join(rows)}. Name some of these.")
     return dict(list(kept.items())[:1]) if options.quick else kept

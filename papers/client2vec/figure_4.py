@@ -8,10 +8,12 @@ from papers.client2vec.figures import draw_bars
 from papers.client2vec.published import TABLE_1, TABLE_6
 from papers.client2vec.settings import CIFAR, PACS, read
 from papers.client2vec.variants import measure_all
+from papers.options import script
 
 COLUMNS = ("original", "GLOBAL ii")
 
 
+@script
 def main() -> None:
     """Print the tables of the four parts and draw them."""
     options = read("Figure 4: epochs of the index, aggregation alone", bases="")

@@ -8,8 +8,10 @@ from papers.client2vec.figures import draw_bars
 from papers.client2vec.published import TABLE_5, TABLE_7
 from papers.client2vec.settings import CIFAR, read
 from papers.client2vec.variants import measure_all
+from papers.options import script
 
 
+@script
 def main() -> None:
     """Print the tables of the parts and draw them."""
     options = read("Figure 5: weight of local training, temperature of the sampling", bases="")

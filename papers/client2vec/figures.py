@@ -12,7 +12,8 @@ from fedatlas.atlas import Atlas
 from fedatlas.atlas.pictures import save_picture, similarity_picture
 from papers.client2vec.indexing import Spec, atlas_file, make_atlases
 from papers.client2vec.settings import QUICK
-from papers.tables import Cell, Numbers, Options, Table, write_table
+from papers.options import Options
+from papers.tables import Cell, Numbers, Table, write_table
 
 COLUMNS = {"ARI": "feature_ari", "same domain": "feature_same", "other domain": "feature_other"}
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from fedatlas.atlas import Atlas
 from papers.client2vec.indexing import Spec, atlas_file, index_spec, make_atlases, source_spec, whole_federation
 from papers.client2vec.quality import quality
-from papers.client2vec.settings import read
-from papers.tables import Cell, Options, Table, write_table
+from papers.client2vec.settings import SETTINGS, read
+from papers.options import Options, script
+from papers.tables import Cell, Table, write_table
 
 COLUMNS = {
     "ARI": "feature_ari",
@@ -41,10 +42,11 @@ def specs(setting: str, options: Options) -> dict[str, Spec]:
     }
 
 
+@script
 def main() -> None:
     """Print one table for each setting."""
     options = read("Does the index find the domains?", settings="digits,digit_five,pacs,cifar10")
-    for setting in options.extra["settings"].split(","):
+    for setting in options.listed("settings", SETTINGS):
         rows = specs(setting, options)
         results = make_atlases(rows, options)
         federation = whole_federation(rows["GLOBAL"]["data"], options)

@@ -7,11 +7,10 @@ start from scratch. The partition has one seed, 0, so that one atlas serves the 
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
 from typing import Any
 
-from papers.tables import Options, read_options
+from fedatlas.errors import unknown_name
+from papers.options import Options, read_options
 
 Sections = dict[str, Any]
 
@@ -105,15 +104,13 @@ def read(description: str, *, rounds: int = 100, **extra: Any) -> Options:
     """Return the options of one of Client2Vec's scripts; after ``--minutes`` no training goes on."""
     index: dict[str, Any] = {"encoder": "conse", "embeddings": "runs/client2vec/embeddings"}
     index |= {"index_epochs": 500, "feed_forward": 2048}
-    options = read_options(description, rounds=rounds, **{"minutes": 0.0, **index, **extra})
-    deadline = time.time() + 60 * options.extra["minutes"] if options.extra["minutes"] else None
-    return replace(options, extra={**options.extra, "deadline": deadline})
+    return read_options(description, rounds=rounds, **{"minutes": 0.0, **index, **extra})
 
 
 def sections(name: str, options: Options) -> Sections:
     """Return a federation, its model and its training as sections of a config; small ones with ``--quick``."""
     if name not in SETTINGS:
-        raise KeyError(f"{name} is no setting; there are {', '.join(SETTINGS)}.")
+        raise unknown_name("setting", name, SETTINGS)
     chosen = SETTINGS[name]
     if options.quick:
         kind = "two" if name.endswith("-two") else "labels" if name.startswith("cifar10") else "domains"

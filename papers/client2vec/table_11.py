@@ -8,7 +8,8 @@ from papers.client2vec.cases import case, show
 from papers.client2vec.indexing import index_seconds
 from papers.client2vec.published import TABLE_11
 from papers.client2vec.settings import CIFAR, PACS, read
-from papers.tables import Options, Variant
+from papers.options import Options, script
+from papers.tables import Variant
 
 INDEX = {"epochs": 20, "local_samples": 128}
 
@@ -30,6 +31,7 @@ def variants(options: Options) -> dict[str, Variant]:
     return {title: case(options, name, index=INDEX, label=title, **own) for title, (name, own) in cases.items()}
 
 
+@script
 def main() -> None:
     """Print the table, and the seconds that the two indices took."""
     options = read("Table 11: further baselines")

@@ -7,6 +7,7 @@ from papers.client2vec.indexing import index_seconds
 from papers.client2vec.published import TABLE_3
 from papers.client2vec.settings import PACS, QUICK, read
 from papers.client2vec.variants import measure_all
+from papers.options import script
 from papers.tables import Cell, Numbers, Table, write_table
 
 COLUMNS = ("index", "training", "training to FedAvg's best", "both to FedAvg's best")
@@ -18,6 +19,7 @@ def seconds_to(numbers: Numbers, accuracy: float) -> float | None:
     return next((clock for (_, reached), clock in pairs if reached >= accuracy), None)
 
 
+@script
 def main() -> None:
     """Print the table."""
     options = read("Table 3: seconds of the index and of the training")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from papers.client2vec.cases import case, chosen, show
 from papers.client2vec.published import TABLE_5
 from papers.client2vec.settings import CIFAR, STRATEGIES, read
-from papers.tables import Options, Variant
+from papers.options import Options, script
+from papers.tables import Variant
 
 TAUS = (0.1, 0.5, 1.0, 2.0)
 COLUMNS = ("original", *(f"{title}, tau {tau:g}" for title in STRATEGIES for tau in TAUS))
@@ -23,6 +24,7 @@ def cells(base: str, options: Options) -> list[tuple[Variant, float]]:
     return found
 
 
+@script
 def main() -> None:
     """Print the table."""
     options = read("Table 5: the temperature of the sampling", bases="")

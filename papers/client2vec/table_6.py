@@ -5,7 +5,8 @@ from __future__ import annotations
 from papers.client2vec.cases import case, chosen, show
 from papers.client2vec.published import TABLE_6
 from papers.client2vec.settings import CIFAR, STRATEGIES, read
-from papers.tables import Options, Variant
+from papers.options import Options, script
+from papers.tables import Variant
 
 EPOCHS = (100, 500)
 COLUMNS = ("original", *(f"{title}, {epochs} epochs" for title in STRATEGIES for epochs in EPOCHS))
@@ -23,6 +24,7 @@ def cells(base: str, options: Options) -> list[tuple[Variant, float]]:
     return found
 
 
+@script
 def main() -> None:
     """Print the table."""
     options = read("Table 6: the epochs of the index", bases="")

@@ -5,14 +5,16 @@ from __future__ import annotations
 from papers.client2vec.cases import case, chosen, show
 from papers.client2vec.published import TABLE_9
 from papers.client2vec.settings import MODELS, PACS, read
+from papers.options import script
 
 COLUMNS = ("original", "FEDERATED i+ii+iii", "GLOBAL i+ii+iii")
 
 
+@script
 def main(number: int = 9) -> None:
     """Print one table for each network."""
     options = read(f"Table {number}: three networks", bases="", models="mobilenet_v2,resnet18,cct")
-    for model in options.extra["models"].split(","):
+    for model in options.listed("models", TABLE_9):
         changes = {} if options.quick else {"changes": {"model": MODELS[model]}}
         rows = {
             base: [

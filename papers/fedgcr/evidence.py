@@ -19,7 +19,8 @@ from papers.fedgcr.data import TYPES
 from papers.fedgcr.report import page
 from papers.fedgcr.variants import ABLATION, METHODS, ROUNDS, variant
 from papers.kept_results import result_file
-from papers.tables import Options, Variant, measure, read_options
+from papers.options import Options, read_options, script
+from papers.tables import Variant, measure
 
 DATA = ("digit-five", "pacs")
 SEEDS = (0, 1, 2)
@@ -78,13 +79,13 @@ def restore(variants: Sequence[Variant], out: Path) -> None:
                 target.write_text(json.dumps({"name": one.name, "seed": seed, "numbers": numbers}))
 
 
+@script
 def main() -> None:
     """Measure, or print the page."""
     begun = time.time()
     options = read_options(
         "What docs/evidence/fedgcr.md says", rounds=ROUNDS, quick_rounds=2, minutes=9.0, report="", precision="bfloat16"
     )
-    options = replace(options, extra={"deadline": begun + 60 * options.extra["minutes"], **options.extra})
     file = options.out / "evidence.json"
     if options.extra["report"]:
         print(page(json.loads(Path(options.extra["report"]).read_bytes())), end="")

@@ -11,7 +11,8 @@ from fedatlas.models.prompted import TypePrompted
 from fedatlas.seeds import derive
 from papers.fedgcr.measuring import play
 from papers.fedgcr.variants import TITLES, options_for, variant
-from papers.tables import Numbers, Options, Task, Variant, measure
+from papers.options import Options, script
+from papers.tables import Numbers, Task, Variant, measure
 
 IMAGES = 200
 """Test images of each domain."""
@@ -56,6 +57,7 @@ def draw(maps: dict[str, Numbers], options: Options) -> None:
     print(file)
 
 
+@script
 def main() -> None:
     """Draw Figure 3."""
     options = options_for("Figure 3: t-SNE of GC-Net's prompts", seeds=(0,))

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 
 from papers.fedgcr.published import ABLATIONS, DELTAS, GROUP_COUNTS, Row
 from papers.fedgcr.variants import ABLATION, FACTORS, METHODS, TITLES, columns, measure_and_write, options_for, variant
+from papers.options import script
 
 
+@script
 def methods_table(number: int, data: str, papers: Mapping[str, Row]) -> None:
     """Print Table 1, 2 or 6: eight methods at three factors."""
     title = f"Table {number}: {TITLES[data]}, eight methods"
@@ -20,6 +22,7 @@ def methods_table(number: int, data: str, papers: Mapping[str, Row]) -> None:
     measure_and_write(title, columns(*(f"factor {factor}: " for factor in FACTORS)), rows, options)
 
 
+@script
 def group_counts_table(number: int, data: str) -> None:
     """Print Table 4, 8 or 9: FedGCR with other numbers of groups, at factors 1 and 10."""
     title = f"Table {number}: {TITLES[data]}, FedGCR by the number of groups"
@@ -34,6 +37,7 @@ def group_counts_table(number: int, data: str) -> None:
     measure_and_write(title, columns("factor 1: ", "factor 10: "), rows, options)
 
 
+@script
 def deltas_table(number: int, data: str) -> None:
     """Print Table 10 or 11: FedGCR with other deltas, at factors 1 and 5."""
     title = f"Table {number}: {TITLES[data]}, FedGCR by delta"
@@ -48,6 +52,7 @@ def deltas_table(number: int, data: str) -> None:
     measure_and_write(title, columns("factor 1: ", "factor 5: "), rows, options)
 
 
+@script
 def ablation_table(number: int, data: str) -> None:
     """Print Table 5, 12 or 13: each half of FedGCR alone, at factor 10."""
     title = f"Table {number}: {TITLES[data]}, the halves of FedGCR"

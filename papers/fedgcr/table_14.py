@@ -9,8 +9,10 @@ from typing import Any
 
 from papers.fedgcr.published import TABLE_14, Row
 from papers.fedgcr.variants import TITLES, measure_and_write, options_for, variant
+from papers.options import script
 
 
+@script
 def main() -> None:
     """Print Table 14."""
     title = "Table 14: FedGCR by method of grouping"

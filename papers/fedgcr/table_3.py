@@ -5,9 +5,11 @@ The groups are those of the vectors that FedGCR's clients sent in the last round
 
 from papers.fedgcr.published import TABLE_3
 from papers.fedgcr.variants import SETTING, options_for, variant
+from papers.options import script
 from papers.tables import Cell, Table, measure, write_table
 
 
+@script
 def main() -> None:
     """Print Table 3."""
     title = "Table 3: Digit-Five, cluster accuracy by the number of groups"

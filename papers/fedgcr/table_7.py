@@ -4,8 +4,10 @@ from pathlib import Path
 
 from papers.fedgcr.published import TABLE_7
 from papers.fedgcr.variants import METHODS, TITLES, columns, measure_and_write, options_for, variant
+from papers.options import script
 
 
+@script
 def main() -> None:
     """Print Table 7."""
     title = "Table 7: the other order of domains, factor 10"

@@ -6,7 +6,8 @@ from typing import Any
 
 from papers.fedgcr.data import TYPES
 from papers.fedgcr.measuring import measured
-from papers.tables import Cell, Options, Table, Variant, measure, read_options, write_table
+from papers.options import Options, read_options
+from papers.tables import Cell, Table, Variant, measure, write_table
 
 ROUNDS = 50
 METHODS: Mapping[str, str] = MappingProxyType(

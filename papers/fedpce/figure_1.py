@@ -4,7 +4,8 @@ from fedatlas.atlas import Atlas
 from papers.fedpce.measuring import NORMS, atlas_file
 from papers.fedpce.pictures import plane_picture
 from papers.fedpce.setting import options_of, variant
-from papers.tables import Options, measure
+from papers.options import Options, script
+from papers.tables import measure
 
 
 def draw(options: Options) -> None:
@@ -16,6 +17,7 @@ def draw(options: Options) -> None:
     print(f"figure: {options.out / 'figure-1.png'}")
 
 
+@script
 def main() -> None:
     """Measure what is missing, and draw."""
     options = options_of(__doc__ or "")

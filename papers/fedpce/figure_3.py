@@ -5,8 +5,9 @@ from statistics import mode
 from fedatlas.atlas import Atlas
 from papers.fedpce.measuring import atlas_file
 from papers.fedpce.pictures import plane_picture
-from papers.fedpce.setting import options_of, variant
-from papers.tables import Options, measure
+from papers.fedpce.setting import SETS, options_of, variant
+from papers.options import Options, script
+from papers.tables import measure
 
 
 def draw(title: str, options: Options) -> None:
@@ -26,10 +27,11 @@ def strangers(atlas: Atlas) -> list[str]:
     return [name for name, (label, kind) in zip(atlas.names, members, strict=True) if most[label] != kind]
 
 
+@script
 def main() -> None:
     """Measure what is missing, say how well groups are the known kinds, and draw."""
     options = options_of(__doc__ or "", sets="CIFAR-10")
-    for title in options.extra["sets"].split(","):
+    for title in options.listed("sets", SETS):
         results = measure([variant(title, "FedPCE", options)], options)
         for numbers in results[f"{title} FedPCE"][:1]:
             print(f"{title}: k-means of the embeddings puts {numbers['groups']:.1%} of clients with their kind")

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from papers.fedpce.pictures import few_picture
 from papers.fedpce.setting import options_of, said, variant
-from papers.tables import Numbers, Options, measure
+from papers.options import Options, script
+from papers.tables import Numbers, measure
 
 METHODS = ("FedPCE", "FedBN")
 
@@ -37,6 +38,7 @@ def report(results: Mapping[str, list[Numbers]], options: Options) -> str:
     return text
 
 
+@script
 def main() -> None:
     """Measure what is missing, and draw."""
     options = options_of(__doc__ or "")

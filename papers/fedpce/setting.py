@@ -6,13 +6,12 @@ of Digits, SYN is not to be had, and generated printed digits stand in for it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from papers.fedpce.measuring import personalised
-from papers.tables import Options, Variant, read_options
+from papers.options import Options, read_options
+from papers.tables import Variant
 
 ADAM = {
     "name": "adam",
@@ -51,7 +50,7 @@ def options_of(description: str, **extra: Any) -> Options:
     ``--seeds`` are the paper's folds, 0 to 4. ``--minutes M`` stops after so long and keeps what is done; the same
     command goes on with it, or with ``--finish`` takes the training as far as it is.
     """
-    options = read_options(
+    return read_options(
         description,
         rounds=200,
         quick_rounds=3,
@@ -62,8 +61,6 @@ def options_of(description: str, **extra: Any) -> Options:
         finish=False,
         **extra,
     )
-    deadline = time.time() + 60 * options.extra["minutes"] if options.extra["minutes"] else None
-    return replace(options, extra={**options.extra, "deadline": deadline})
 
 
 def clients_of(title: str, options: Options, num_clients: int | None = None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Table 1: six methods on CIFAR-10, CIFAR-100 and Digits, in collaborative and in client training."""
 
 from papers.fedpce.setting import METHODS, SETS, all_methods, options_of, said
+from papers.options import script
 from papers.tables import Cell, Table, measure, write_table
 
 PAPER = {
@@ -44,13 +45,13 @@ def table_1(title: str, setting: str) -> Table:
     return Table(title=f"Table 1, {title}", setting=setting, columns=COLUMNS, rows=rows)
 
 
+@script
 def main() -> None:
     """Measure and print the table; CIFAR-100 only where ``--sets`` names it."""
     options = options_of(__doc__ or "", sets="CIFAR-10,Digits")
-    for title in SETS:
-        if title in options.extra["sets"].split(","):
-            results = measure(all_methods(title, options), options)
-            write_table(table_1(title, said(options)), results, options)
+    for title in options.listed("sets", SETS):
+        results = measure(all_methods(title, options), options)
+        write_table(table_1(title, said(options)), results, options)
 
 
 if __name__ == "__main__":

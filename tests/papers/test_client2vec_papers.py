@@ -19,7 +19,7 @@ from papers.client2vec.indexing import atlas_file, index_spec, limited, read_emb
 from papers.client2vec.quality import quality, sample_quality
 from papers.client2vec.settings import SETTINGS, sections
 from papers.client2vec.variants import measure_all, training, with_index, without_labels, without_scale
-from papers.tables import Options
+from papers.options import Options
 
 EXTRA = {"encoder": "conse", "embeddings": "", "index_epochs": 100, "length": "short", "model": "resnet18"}
 

@@ -17,7 +17,8 @@ from papers.fedgcr import data, evidence, measuring, pretrain_vit, table_3, tabl
 from papers.fedgcr.published import ABLATIONS, TABLE_1, TABLE_2, TABLE_6, TABLE_7
 from papers.fedgcr.report import page
 from papers.fedgcr.variants import ABLATION, METHODS, variant
-from papers.tables import Options, Task, measure
+from papers.options import Options
+from papers.tables import Task, measure
 
 TYPES = MappingProxyType({"dark": 40, "bright": 200})
 

@@ -11,7 +11,8 @@ from fedatlas.seeds import numpy_generator
 from fedatlas.training import make_model
 from papers.fedpce import figure_4, measuring, setting, table_1, table_2
 from papers.fedpce.measuring import client_figures, personalised
-from papers.tables import UNFINISHED, Options, Task, Variant, measure, render
+from papers.options import Options
+from papers.tables import UNFINISHED, Task, Variant, measure, render
 
 EXTRA = {
     "adapt_rounds": 40,

@@ -1,15 +1,15 @@
 """The helper that papers' scripts share: measured once, kept, and shown beside the paper's number."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fedatlas.errors import TrainingError, UsageError
+from fedatlas.errors import DataError, TrainingError, UsageError
 from papers.kept_results import pack, unpack
-from papers.tables import Cell, Numbers, Options, Table, Task, Variant, measure, read_options, render, trained
+from papers.options import Options
+from papers.tables import Cell, Numbers, Table, Task, Variant, measure, render, trained
 
 
 def counted(task: Task) -> Numbers:
@@ -19,6 +19,8 @@ def counted(task: Task) -> Numbers:
         file.write("x")
     if task.settings.get("breaks"):
         raise TrainingError("loss is nan", client="a", round=3, stage="training")
+    if task.settings.get("mistaken"):
+        raise DataError("no images in /there")
     if task.settings.get("fails"):
         raise RuntimeError("no such file")
     return {"best": task.settings["value"] + task.seed / 100}
@@ -56,9 +58,18 @@ def test_a_broken_training_is_kept_and_a_failure_of_the_script_is_tried_again(
     assert "loss is nan" in results["diverges"][0]["broken"]
     assert results["typo"] == []
     assert results["fine"][0]["best"] == 0.2
-    assert "no such file" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "no such file" in printed
+    assert printed.count("Traceback") == 1
     measure(variants, options)
     assert calls(tmp_path) == 4
+
+
+def test_a_mistake_of_the_user_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert measure([variant("a", mistaken=True)], Options(out=tmp_path)) == {"a": []}
+    printed = capsys.readouterr().err
+    assert printed.rstrip().endswith("a, seed 0: failed, and will be tried again next time: no images in /there")
+    assert "Traceback" not in printed
 
 
 def test_only_runs_the_named_variants_and_shows_all(tmp_path: Path) -> None:
@@ -111,15 +122,6 @@ def test_when_the_time_is_up_a_run_is_shown_as_far_as_it_came_and_goes_on_next_t
     (done,) = measure([one], in_time)["one"]
     assert done["rounds"] == 3
     assert "unfinished" not in done
-
-
-def test_options_come_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["table", "--quick", "--seeds", "0,2", "--atlas", "x.safetensors"])
-    options = read_options("t", rounds=100, quick_rounds=4, atlas="")
-    assert (options.rounds, options.seeds, options.extra) == (4, (0, 2), {"atlas": "x.safetensors"})
-    assert options.pick(10, 1) == 1
-    monkeypatch.setattr(sys, "argv", ["table", "--rounds", "7"])
-    assert read_options("t", rounds=100).rounds == 7
 
 
 def test_results_travel_in_one_file_and_are_not_measured_again(tmp_path: Path) -> None:
