@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from papers.fedgcr.published import ABLATIONS, DELTAS, GROUP_COUNTS, Row
+from papers.fedgcr.published import ABLATIONS, DELTAS, GROUP_COUNTS, SLIPS, Row
 from papers.fedgcr.variants import ABLATION, FACTORS, METHODS, TITLES, columns, measure_and_write, options_for, variant
 from papers.options import script
 
@@ -19,7 +19,9 @@ def methods_table(number: int, data: str, papers: Mapping[str, Row]) -> None:
         ]
         for name, method in METHODS.items()
     }
-    measure_and_write(title, columns(*(f"factor {factor}: " for factor in FACTORS)), rows, options)
+    measure_and_write(
+        title, columns(*(f"factor {factor}: " for factor in FACTORS)), rows, options, note=SLIPS.get(number, "")
+    )
 
 
 @script
@@ -34,7 +36,7 @@ def group_counts_table(number: int, data: str) -> None:
         ]
         for count, row in GROUP_COUNTS[data].items()
     }
-    measure_and_write(title, columns("factor 1: ", "factor 10: "), rows, options)
+    measure_and_write(title, columns("factor 1: ", "factor 10: "), rows, options, note=SLIPS.get(number, ""))
 
 
 @script

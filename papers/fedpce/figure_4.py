@@ -32,7 +32,7 @@ def report(results: Mapping[str, list[Numbers]], options: Options) -> str:
     curves = {method: numbers[0]["few"] for method, numbers in found.items() if numbers and "few" in numbers[0]}
     if not curves:
         return ""
-    few_picture(curves, options.out / "figure-4.png")
+    few_picture(curves, options.out / "figure-4.png", options)
     text = few_table(curves, said(options))
     (options.out / "figure-4.md").write_text(text)
     return text
