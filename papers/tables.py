@@ -88,6 +88,8 @@ class Cell:
     key: str = "best"
     scale: float | None = None
     """In place of the table's."""
+    digits: int | None = None
+    """In place of the table's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,9 +284,10 @@ def _shown(cell: Cell, results: Mapping[str, list[Numbers]], table: Table) -> st
     ours = [scale * numbers[cell.key] for numbers in measured if numbers.get(cell.key) is not None]
     if not ours:
         return f"–{theirs}"
-    spread = f" ± {stdev(ours):.{table.digits}f}" if len(ours) > 1 else ""
+    digits = table.digits if cell.digits is None else cell.digits
+    spread = f" ± {stdev(ours):.{digits}f}" if len(ours) > 1 else ""
     mark = "\\*" if any(UNFINISHED in numbers for numbers in measured) else ""
-    return f"{mean(ours):.{table.digits}f}{mark}{spread}{theirs}"
+    return f"{mean(ours):.{digits}f}{mark}{spread}{theirs}"
 
 
 def _is_measured(file: Path) -> bool:

@@ -39,7 +39,7 @@ def costs(title: str, results: Mapping[str, list[Numbers]]) -> str:
 
 def report(title: str, results: Mapping[str, list[Numbers]], options: Options) -> str:
     """Return the page's part about one data set, and draw its figures."""
-    setting = said(options)
+    setting = said(options, title)
     write_table(table_1(title, setting), results, options)
     parts = [render(table_1(title, setting), results)]
     if title != "Digits":

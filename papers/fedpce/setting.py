@@ -129,14 +129,16 @@ def all_methods(title: str, options: Options) -> list[Variant]:
     return [variant(title, method, options) for method in METHODS]
 
 
-def said(options: Options) -> str:
-    """Return how the numbers came about."""
+def said(options: Options, title: str = "") -> str:
+    """Return how the numbers came about, and what stands in for a part of a data set."""
     if options.quick:
         return "A small version on the embedded digits: it shows that the script works, not what the method does."
     lengths = f"{options.rounds} aggregations of 50 steps (paper: 1000)"
     tuned = f"{options.extra['adapt_rounds']} x 50 steps of client training (paper: 200 x 50)"
     folds = f"{len(options.seeds)} of 5 folds, {options.extra['precision']}"
+    stands = " Generated printed digits stand in for SYN." if title == "Digits" else ""
     return (
         f"{lengths}, {tuned}, {folds}. Collaborative accuracy is that of clients' own models before averaging, "
         "weighted by test images, the best of 20 evaluated rounds, as in the paper; client training's the best of 10."
+        f"{stands}"
     )
