@@ -14,7 +14,10 @@ from papers.options import Options, read_options
 
 Sections = dict[str, Any]
 
-QUICK = "With `--quick` all images are the embedded digits, and the network is a small CNN: not the paper's setting."
+QUICK = (
+    "With `--quick` all images are the embedded digits, the network is a small CNN and an index has 3 epochs: it shows "
+    "that the script works, not what the method does."
+)
 CIFAR = "CIFAR-10 (60,000 merged, 75/25 in each client), Dirichlet 0.1, 100 clients, 10 a round, 5 epochs, SGD 0.01."
 PACS = (
     "PACS at 64 pixels in place of DomainNet, 4 domains of 10 clients, 4 a round, from scratch (no pretrained weights)."

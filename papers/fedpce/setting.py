@@ -69,7 +69,12 @@ def clients_of(title: str, options: Options, num_clients: int | None = None) -> 
         # The embedded digits stand in for all of them.
         if title == "Digits":
             return {"source": "digits", "partition": {"name": "by-domain", "clients_per_domain": 2}, "held_out": 4}
-        return {"source": "digits", "partition": {"name": "degraded", "num_clients": 12}, "held_out": 3}
+        count = max(6, 2 * (num_clients or 30) // 5)
+        return {
+            "source": "digits",
+            "partition": {"name": "degraded", "num_clients": count},
+            "held_out": max(3, count // 4),
+        }
     if title == "Digits":
         partition = {"name": "by-domain", "clients_per_domain": 10}
         return {"source": "digit_five", "domains": DIGITS, "partition": partition, "held_out": 8}

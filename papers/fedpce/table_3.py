@@ -14,4 +14,4 @@ def made(options: Options, embedding: int) -> Variant:
 
 
 if __name__ == "__main__":
-    ablation("Table 3: length of the embedding", "E =", PAPER, made)
+    ablation("Table 3: length of the embedding, CIFAR-10", "E =", PAPER, made)

@@ -16,4 +16,4 @@ def made(options: Options, count: int) -> Variant:
 
 
 if __name__ == "__main__":
-    ablation("Table 4: number of clients", "clients:", PAPER, made)
+    ablation("Table 4: number of clients, CIFAR-10", "clients:", PAPER, made)

@@ -13,4 +13,4 @@ def made(options: Options, hidden: int) -> Variant:
 
 
 if __name__ == "__main__":
-    ablation("Table 5: width of the hidden layer", "hidden", PAPER, made)
+    ablation("Table 5: width of the hidden layer, CIFAR-10", "hidden", PAPER, made)

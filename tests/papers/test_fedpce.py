@@ -10,7 +10,7 @@ from fedatlas.config import Config
 from fedatlas.data import Dataset, Iid, federate
 from fedatlas.seeds import numpy_generator
 from fedatlas.training import make_model
-from papers.fedpce import figure_4, measuring, setting, table_1, table_2
+from papers.fedpce import figure_4, measuring, setting, table_1, table_2, table_3, table_4, table_5
 from papers.fedpce.measuring import client_figures, personalised
 from papers.options import Options
 from papers.tables import UNFINISHED, Task, Variant, measure, render
@@ -97,6 +97,16 @@ def test_a_set_that_a_table_does_not_have_is_refused(
     with pytest.raises(SystemExit, match="2"):
         table_2.main()
     assert "unknown name in --sets 'Digits'" in capsys.readouterr().err
+
+
+def test_quick_versions_of_an_ablation_differ_as_the_whole_ones_do(tmp_path: Path) -> None:
+    for table in (table_3, table_4, table_5):
+        made = {value: table.made(options(tmp_path), value).key for value in table.PAPER}
+        assert len(set(made.values())) == len(made)
+    for count in table_4.PAPER:
+        sections = table_4.made(options(), count).settings["sections"]
+        federation = Config.load(data=sections["data"]).federation()
+        assert len(federation) == sections["data"]["partition"]["num_clients"]
 
 
 def test_few_images_say_where_the_other_method_is_ahead() -> None:
