@@ -99,8 +99,8 @@ def read_options(
     parser.add_argument(
         "--rounds", type=_positive, help=f"rounds of a training; default {rounds}, or {quick_rounds} with --quick"
     )
-    counted = ",".join(map(str, seeds))
-    parser.add_argument("--seeds", type=_seeds, default=tuple(seeds), help=f"comma separated; default {counted}")
+    counted = f"{','.join(map(str, seeds))}, or {seeds[0]} with --quick" if len(seeds) > 1 else str(seeds[0])
+    parser.add_argument("--seeds", type=_seeds, help=f"comma separated; default {counted}")
     parser.add_argument("--out", type=Path, default=Path("runs/papers"), help="where results are kept; runs/papers")
     parser.add_argument("--jobs", type=_positive, default=1, help="variants at a time; default 1")
     parser.add_argument("--workers", type=_positive, help="processes of one run on a CPU")
@@ -117,10 +117,11 @@ def read_options(
     length = given.pop("rounds")
     if length is None:
         length = quick_rounds if given["quick"] else rounds
+    chosen = given.pop("seeds") or tuple(seeds[:1] if given["quick"] else seeds)
     own = {name: given.pop(name) for name in extra}
     if "minutes" in own:
         own["deadline"] = begun + 60 * own["minutes"] if own["minutes"] else None
-    return Options(**given, rounds=length, extra=own)
+    return Options(**given, rounds=length, seeds=chosen, extra=own)
 
 
 def _positive(text: str) -> int:

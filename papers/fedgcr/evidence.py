@@ -43,7 +43,7 @@ def plan(options: Options) -> list[Variant]:
     first = [replace(one, seeds=SEEDS[:1]) for one in (*main, *halves)]
     again = [replace(one, seeds=SEEDS[1:]) for one in main]
     rest = [replace(one, seeds=SEEDS[:1]) for one in (*balanced, *methods, *code, *counts)]
-    return first + again + rest
+    return first + rest if options.quick else first + again + rest
 
 
 def costs(options: Options) -> list[Variant]:

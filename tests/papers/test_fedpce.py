@@ -87,7 +87,7 @@ def test_what_stands_in_for_syn_is_said_where_there_is_any() -> None:
     full = Options(rounds=50, extra=EXTRA)
     assert "Generated printed digits stand in for SYN." in setting.said(full, "Digits")
     assert "SYN" not in setting.said(full, "CIFAR-10")
-    assert "small version" in setting.said(options(), "Digits")
+    assert "With `--quick`" in setting.said(options(), "Digits")
 
 
 def test_a_set_that_a_table_does_not_have_is_refused(

@@ -25,6 +25,9 @@ def test_options_come_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> 
     assert options.pick(10, 1) == 1
     monkeypatch.setattr(sys, "argv", ["table", "--rounds", "7"])
     assert read_options("t", rounds=100).rounds == 7
+    assert read_options("t", rounds=100, seeds=(3, 4)).seeds == (3, 4)
+    monkeypatch.setattr(sys, "argv", ["table", "--quick"])
+    assert read_options("t", rounds=100, seeds=(3, 4)).seeds == (3,)
     monkeypatch.setattr(sys, "argv", ["table", "--minutes", "0"])
     assert read_options("t", rounds=1, minutes=9.0).extra["deadline"] is None
 
