@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedatlas.errors import UsageError
 from papers.client2vec.settings import BASES, QUICK, STRATEGIES
 from papers.client2vec.variants import measure_all, training, with_index
 from papers.options import Options
-from papers.tables import Cell, Table, Variant, write_table
+from papers.tables import Cell, Numbers, Table, Variant, write_table
 
 ORIGINAL = "original"
 
@@ -34,7 +34,7 @@ def show(
     columns: Sequence[str],
     rows: Mapping[str, Sequence[tuple[Variant | None, float | None]]],
     options: Options,
-) -> None:
+) -> dict[str, list[Numbers]]:
     """Train the variants of a table's cells and print it: a row is a variant and the paper's number for each column."""
     variants = [variant for cells in rows.values() for variant, _ in cells if variant is not None]
     results = measure_all(variants, options)
@@ -49,6 +49,22 @@ def show(
         },
     )
     write_table(table, results, options)
+    return results
+
+
+def swept(
+    base: str,
+    published: tuple[float, Sequence[float], Sequence[float]],
+    values: Sequence[float],
+    made: Callable[[str, float], Variant],
+    options: Options,
+) -> list[tuple[Variant, float]]:
+    """Return a row of Tables 5 to 7 with the paper's numbers: the original, then each value of each strategy."""
+    original, *rows = published
+    found = [(case(options, ORIGINAL, base=base), original)]
+    for title, numbers in zip(STRATEGIES, rows, strict=True):
+        found += [(made(title, value), number) for value, number in zip(values, numbers, strict=True)]
+    return found
 
 
 def chosen(rows: Mapping[str, Any], options: Options) -> dict[str, Any]:

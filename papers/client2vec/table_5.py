@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from papers.client2vec.cases import case, chosen, show
+from papers.client2vec.cases import case, chosen, show, swept
 from papers.client2vec.published import TABLE_5
 from papers.client2vec.settings import CIFAR, STRATEGIES, read
 from papers.options import Options, script
@@ -14,14 +14,11 @@ COLUMNS = ("original", *(f"{title}, tau {tau:g}" for title in STRATEGIES for tau
 
 def cells(base: str, options: Options) -> list[tuple[Variant, float]]:
     """Return the variants of one base with the paper's numbers, in the columns' order."""
-    original, federated, global_ = TABLE_5[base]
-    found = [(case(options, "original", base=base), original)]
-    for title, numbers in zip(STRATEGIES, (federated, global_), strict=True):
-        for tau, number in zip(TAUS, numbers, strict=True):
-            uses = {"tau": tau}
-            variant = case(options, f"{title} i", base=base, uses=uses, label=f"{title} i, tau {tau:g}")
-            found.append((variant, number))
-    return found
+
+    def made(title: str, tau: float) -> Variant:
+        return case(options, f"{title} i", base=base, uses={"tau": tau}, label=f"{title} i, tau {tau:g}")
+
+    return swept(base, TABLE_5[base], TAUS, made, options)
 
 
 @script

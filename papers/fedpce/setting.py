@@ -137,7 +137,7 @@ def all_methods(title: str, options: Options) -> list[Variant]:
 def said(options: Options, title: str = "") -> str:
     """Return how the numbers came about, and what stands in for a part of a data set."""
     if options.quick:
-        return "With `--quick`: the embedded digits, fewer clients. It shows that the script works, not what the method does."
+        return "With `--quick`: the embedded digits, fewer clients. It shows that the script works, no more."
     lengths = f"{options.rounds} aggregations of 50 steps (paper: 1000)"
     tuned = f"{options.extra['adapt_rounds']} x 50 steps of client training (paper: 200 x 50)"
     folds = f"{len(options.seeds)} of 5 folds, {options.extra['precision']}"
