@@ -36,7 +36,7 @@ from fedatlas.errors import FedatlasError, TrainingError, UsageError
 from fedatlas.progress import Progress, make_progress
 from fedatlas.runs import Run
 from fedatlas.training import train_run
-from papers.kept_results import result_file
+from papers.kept_results import read_numbers, result_file, write_result
 from papers.options import Options
 
 Numbers = dict[str, Any]
@@ -114,7 +114,7 @@ def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Num
     missing = [
         _task(variant, seed, options)
         for (key, seed), variant in unique.items()
-        if key in keys and not _is_measured(result_file(options.out, key, seed))
+        if key in keys and UNFINISHED in (read_numbers(options.out, key, seed) or {UNFINISHED: "not begun"})
     ]
     begun = time.perf_counter()
     for done, (name, seed, outcome) in enumerate(_outcomes(missing, unique, options), 1):
@@ -122,8 +122,8 @@ def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Num
         print(f"{took}: {name}, seed {seed}: {outcome}", file=sys.stderr, flush=True)
     found: dict[str, list[Numbers]] = {}
     for variant in variants:
-        files = [result_file(options.out, variant.key, seed) for seed in variant.seeds or options.seeds]
-        found[variant.name] = [json.loads(file.read_bytes())["numbers"] for file in files if file.exists()]
+        kept = [read_numbers(options.out, variant.key, seed) for seed in variant.seeds or options.seeds]
+        found[variant.name] = [numbers for numbers in kept if numbers is not None]
     return found
 
 
@@ -285,13 +285,14 @@ def _shown(cell: Cell, results: Mapping[str, list[Numbers]], table: Table) -> st
     if not ours:
         return f"–{theirs}"
     digits = table.digits if cell.digits is None else cell.digits
-    spread = f" ± {stdev(ours):.{digits}f}" if len(ours) > 1 else ""
     mark = "\\*" if any(UNFINISHED in numbers for numbers in measured) else ""
-    return f"{mean(ours):.{digits}f}{mark}{spread}{theirs}"
+    return f"{over_seeds(ours, digits, mark)}{theirs}"
 
 
-def _is_measured(file: Path) -> bool:
-    return file.exists() and UNFINISHED not in json.loads(file.read_bytes())["numbers"]
+def over_seeds(values: Sequence[float], digits: int, mark: str = "") -> str:
+    """Return a mean and, of several values, their sample standard deviation."""
+    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{mark}{spread}"
 
 
 def _task(variant: Variant, seed: int, options: Options) -> Task:
@@ -338,11 +339,7 @@ def _measured(task: Task, variant: Variant) -> str:
     except Exception:
         return "failed, and will be tried again next time:\n" + traceback.format_exc()
     content = {"name": task.name, "seed": task.seed, "settings": task.settings, "quick": task.options.quick}
-    file = result_file(task.options.out, variant.key, task.seed)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps({**content, "numbers": numbers}, indent=1))
-    partial.replace(file)
+    write_result(result_file(task.options.out, variant.key, task.seed), {**content, "numbers": numbers})
     if BROKEN in numbers or UNFINISHED in numbers:
         return str(numbers.get(BROKEN, f"not finished: {numbers.get(UNFINISHED)}"))
     best = f", best {numbers['best']:.1%}" if "best" in numbers else ""

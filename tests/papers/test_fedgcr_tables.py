@@ -92,6 +92,7 @@ def test_tables_and_the_page_are_printed(
     evidence.main()
     text = capsys.readouterr().out
     assert text == page(kept)
+    assert "With `--quick` all images are the embedded digits" in text
     assert "At seed 0 " in text
     assert "PACS, factor 1: all methods" in text
     assert "(82.74)" in text
@@ -140,6 +141,26 @@ def test_what_an_earlier_call_measured_is_not_measured_again(tmp_path: Path) -> 
     tmp_path.joinpath("evidence.json").write_text(json.dumps({"results": {one.name: {"0": {"domain_mean": 0.5}}}}))
     evidence.restore([one], tmp_path)
     assert measure([one], options) == {one.name: [{"domain_mean": 0.5}]}
+
+
+def test_what_the_docs_hold_is_taken_over_and_given_back(tmp_path: Path) -> None:
+    file = Path(__file__).parents[2] / "docs" / "evidence" / "fedgcr.json"
+    options = Options(rounds=50, extra={"precision": "bfloat16"})
+    variants = [*evidence.plan(options), *evidence.costs(options)]
+    (tmp_path / "evidence.json").write_bytes(file.read_bytes())
+    evidence.restore(variants, tmp_path)
+    assert evidence.gather(variants, tmp_path) == json.loads(file.read_bytes())["results"]
+
+
+def test_a_file_of_other_numbers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other.json").write_text("[]")
+    for name, message in (("other.json", "holds no results of this script"), ("none.json", "cannot be read")):
+        monkeypatch.setattr(sys, "argv", ["evidence", "--report", str(tmp_path / name)])
+        with pytest.raises(SystemExit, match="2"):
+            evidence.main()
+        assert message in capsys.readouterr().err
 
 
 def test_all_methods_have_one_optimizer_and_as_many_groups_as_types() -> None:
