@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import signal
 import sys
 import time
 import traceback
@@ -27,6 +29,7 @@ from itertools import accumulate, islice
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
+from threading import current_thread, main_thread
 from typing import Any, Self
 
 from fedatlas.algorithm import Algorithm
@@ -180,27 +183,44 @@ def late(options: Options) -> bool:
 
 @dataclass(eq=False)
 class _InTime:
-    """A bar that ends a training when the deadline passes."""
+    """A bar that ends a training between two rounds, when the deadline has passed or at the first Ctrl-C.
+
+    In the middle of a round what clients keep is of two rounds, and all since the last checkpoint would be lost.
+    """
 
     bar: Progress
     rounds: int
     options: Options
+    stopped: bool = False
+    before: Any = None
+    """What handled Ctrl-C before."""
 
     def __enter__(self) -> Self:
+        if current_thread() is main_thread():
+            self.before = signal.signal(signal.SIGINT, self._stop)
         self.bar.__enter__()
         return self
 
     def __exit__(self, *details: object) -> None:
         self.bar.__exit__(*details)
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
+
+    def _stop(self, *_: object) -> None:
+        if self.stopped:
+            raise KeyboardInterrupt
+        self.stopped = True
+        # Not print: the signal may have come in the middle of one.
+        os.write(2, b"\nStopping at the end of this round; Ctrl-C once more stops at once.\n")
 
     def start_from(self, round: int) -> None:
         """Begin after a round that was played before."""
         self.bar.start_from(round)
 
     def advance(self, round: int, metrics: Mapping[str, Any]) -> None:
-        """Show a round, and stop if it is late."""
+        """Show a round, and stop if it is late or was asked for."""
         self.bar.advance(round, metrics)
-        if round < self.rounds and late(self.options):
+        if self.stopped or (round < self.rounds and late(self.options)):
             raise KeyboardInterrupt  # the one way in which a training saves before it ends
 
 

@@ -1,12 +1,17 @@
 """The helper that papers' scripts share: measured once, kept, and shown beside the paper's number."""
 
 import json
+import signal
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
 
 from fedatlas.errors import DataError, TrainingError, UsageError
+from fedatlas.runs import Run
+from papers import tables
 from papers.kept_results import pack, unpack
 from papers.options import Options
 from papers.tables import Cell, Numbers, Table, Task, Variant, measure, render, trained
@@ -122,6 +127,49 @@ def test_when_the_time_is_up_a_run_is_shown_as_far_as_it_came_and_goes_on_next_t
     (done,) = measure([one], in_time)["one"]
     assert done["rounds"] == 3
     assert "unfinished" not in done
+
+
+def test_at_ctrl_c_a_round_is_finished_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that keeps its optimizer's state cannot be left in the middle of a round."""
+
+    class Interrupting(_Silent):
+        def __enter__(self) -> Self:
+            signal.raise_signal(signal.SIGINT)
+            return self
+
+    settings = {
+        "data": {"source": "digits", "partition": {"name": "by-domain", "clients_per_domain": 1}},
+        "model": {"name": "mlp", "hidden": [8]},
+        "optimizer": {"name": "adam", "keep_state": True},
+        "training": {"rounds": 3, "cohort": 1, "checkpoint_every": 3},
+    }
+    one = Variant(name="one", measure=trained, settings=settings)
+    options = Options(out=tmp_path, workers=1)
+    handler = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patched:
+        patched.setattr(tables, "make_progress", lambda *_: Interrupting())
+        with pytest.raises(KeyboardInterrupt):
+            measure([one], options)
+    assert signal.getsignal(signal.SIGINT) == handler
+    run = Run(tmp_path / "runs" / f"{one.key}-0")
+    assert len(run.rounds) == 1
+    assert run.checkpoint().state.round == 1
+    (done,) = measure([one], options)["one"]
+    assert done["rounds"] == 3
+
+
+class _Silent:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        return None
+
+    def start_from(self, round: int) -> None:
+        return None
+
+    def advance(self, round: int, metrics: Mapping[str, Any]) -> None:
+        return None
 
 
 def test_results_travel_in_one_file_and_are_not_measured_again(tmp_path: Path) -> None:
