@@ -280,7 +280,9 @@ def write_table(table: Table, results: Mapping[str, list[Numbers]], options: Opt
 
 def render(table: Table, results: Mapping[str, list[Numbers]]) -> str:
     """Return a table as Markdown: ours, mean ± standard deviation over seeds, and the paper's in brackets."""
-    lines = [f"### {table.title}", "", table.setting, "", "Ours, and in brackets the paper's.", ""]
+    lines = [f"### {table.title}", "", table.setting, ""]
+    if any(cell.paper is not None for cells in table.rows.values() for cell in cells):
+        lines += ["Ours, and in brackets the paper's.", ""]
     stopped = {row: numbers[UNFINISHED] for row in results for numbers in results[row] if UNFINISHED in numbers}
     shown = {cell.variant for cells in table.rows.values() for cell in cells}
     if early := "; ".join(f"{row}: {where}" for row, where in stopped.items() if row in shown):

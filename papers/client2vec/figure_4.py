@@ -20,9 +20,9 @@ def main() -> None:
     results = show("Figure 4ab: epochs of the index, CIFAR-10", CIFAR, table_6.COLUMNS, parts, options)
     groups = {base: [variant.name for variant, _ in cells] for base, cells in parts.items()}
     draw_bars("Figure 4ab: epochs of the index, CIFAR-10", groups, results, options)
-    for letter, data, setting, published in (
-        ("c", "cifar10", CIFAR, TABLE_1["CIFAR-10"]),
-        ("d", "pacs", PACS, TABLE_1["DomainNet"]),
+    for letter, data, words, setting, published in (
+        ("c", "cifar10", "CIFAR-10", CIFAR, TABLE_1["CIFAR-10"]),
+        ("d", "pacs", "PACS for the paper's DomainNet", PACS, TABLE_1["DomainNet"]),
     ):
         # The figure of aggregation alone has no numbers; only those of the originals are printed elsewhere.
         rows = {
@@ -32,7 +32,7 @@ def main() -> None:
             ]
             for base, numbers in chosen(published, options).items()
         }
-        title = f"Figure 4{letter}: aggregation alone, {data}"
+        title = f"Figure 4{letter}: aggregation alone, {words}"
         claim = "The paper: aggregation alone is never below the original."
         results = show(title, f"{setting} {claim}", COLUMNS, rows, options)
         draw_bars(title, {base: [v.name for v, _ in cells] for base, cells in rows.items()}, results, options)

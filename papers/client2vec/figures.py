@@ -65,7 +65,7 @@ def draw_bars(
             labels.append(f"{group}\n{name.rpartition(': ')[2]}")
             place += 1
         place += 0.6
-    axes.set_xticks(ticks, labels, rotation=60, ha="right", fontsize=7)
+    axes.set_xticks(ticks, labels, rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
     axes.set_ylabel("best accuracy, percent")
     axes.set_title(title)
     keep(figure, options.out / f"{slug(title.split(':')[0])}.png", options)

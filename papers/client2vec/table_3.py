@@ -39,7 +39,7 @@ def main() -> None:
             rows[title].append(dict(zip(COLUMNS, values, strict=True)))
     table = Table(
         title="Table 3: seconds on one device",
-        setting=QUICK if options.quick else f"{PACS} FedAvg, GLOBAL. – where FedAvg's best is never reached.",
+        setting=f"{options.pick(PACS, QUICK)} FedAvg, GLOBAL. – where FedAvg's best is never reached.",
         columns=COLUMNS,
         rows={
             title: [Cell(title, paper=number, key=key) for key, number in zip(COLUMNS, TABLE_3[title], strict=True)]

@@ -24,7 +24,7 @@ def main(number: int = 9) -> None:
             for base, numbers in chosen(TABLE_9[model], options).items()
         }
         setting = f"{PACS} Network {model}; the paper's MobileNetV2 and ResNet-18 were pretrained."
-        show(f"Table {number}, {model}: best round", setting, COLUMNS, rows, options)
+        show(f"Table {number}, {model}: PACS for the paper's DomainNet, best round", setting, COLUMNS, rows, options)
 
 
 if __name__ == "__main__":

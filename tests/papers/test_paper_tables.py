@@ -91,6 +91,9 @@ def test_a_table_shows_ours_beside_the_papers() -> None:
     table = Table(title="Table 1", setting="S.", columns=("one", "two", "three", "four"), rows={"FedAvg": cells})
     # Mean of 40 and 50, sample standard deviation sqrt(2 * 25) = 7.07.
     assert "| FedAvg | 45.0 ± 7.1 (42.24) | broke (59.29) | – | – (1) |" in render(table, results)
+    assert "in brackets the paper's" in render(table, results)
+    alone = Table(title="T", setting="S.", columns=("one",), rows={"FedAvg": (Cell("a"),)})
+    assert "in brackets" not in render(alone, results)
     with pytest.raises(UsageError, match="4 cells for 1 columns"):
         render(Table(title="T", setting="S.", columns=("one",), rows={"FedAvg": cells}), results)
 
