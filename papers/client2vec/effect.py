@@ -241,7 +241,7 @@ def table(part: str, variants: Sequence[Variant], options: Options) -> Table:
         ]
         for variant in variants
     }
-    index = f" Index of {options.extra['index_epochs']} epochs, encoder {options.extra['encoder']}."
+    index = options.pick(f" Index of {options.extra['index_epochs']} epochs, encoder {options.extra['encoder']}.", "")
     return Table(title=titles[part], setting=setting + index, columns=tuple(COLUMNS), rows=rows)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fedatlas.errors import UsageError
 from papers.client2vec.effect import length
-from papers.client2vec.indexing import Spec, index_spec, make_atlases
+from papers.client2vec.indexing import Spec, encoder_name, index_spec, make_atlases
 from papers.client2vec.settings import CIFAR, MODELS, QUICK, STRATEGIES, read
 from papers.client2vec.variants import measure_all, training
 from papers.options import Options, one_of, script
@@ -43,9 +43,10 @@ def table(results: dict[str, list[Numbers]], trained: Numbers, options: Options)
     whole = trained["seconds"] * ROUNDS / trained["rounds"]
     for made in results.values():
         made[:] = [{**numbers, "share": numbers["seconds"] / whole} for numbers in made]
+    model = options.pick(options.extra["model"], "small CNN")
     words = (
-        f"{ROUNDS} rounds of FedAvg ({options.extra['model']}, {options.extra['precision']}) take {whole:.1f} s on "
-        f"{options.device}, by {trained['rounds']:.0f} of them; encoder {options.extra['encoder']}."
+        f"{ROUNDS} rounds of FedAvg ({model}, {options.extra['precision']}) take {whole:.1f} s on {options.device}, by "
+        f"{trained['rounds']:.0f} of them; encoder {encoder_name(options)}."
     )
     return Table(
         title="What the index costs",

@@ -146,6 +146,8 @@ def test_every_table_is_there_before_it_is_trained(
     importlib.import_module(f"papers.client2vec.{script}").main()
     printed = capsys.readouterr().out
     assert "| – (" in printed
+    assert "With `--quick` all images are the embedded digits" in printed
+    assert "encoder conse" not in printed
     assert list(tmp_path.glob("*.md"))
     assert not (tmp_path / "runs").exists()
 
