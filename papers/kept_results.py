@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from papers.options import script
 
 ATLAS = "atlas of "
 FOLDER = "results"
@@ -18,6 +22,23 @@ FOLDER = "results"
 def result_file(folder: Path, key: str, seed: int) -> Path:
     """Return where in a script's folder the numbers of one training lie."""
     return folder / FOLDER / f"{key}-{seed}.json"
+
+
+def read_numbers(folder: Path, key: str, seed: int) -> dict[str, Any] | None:
+    """Return the numbers of one training that a script's folder holds, None if there are none."""
+    file = result_file(folder, key, seed)
+    if not file.exists():
+        return None
+    numbers: dict[str, Any] = json.loads(file.read_bytes())["numbers"]
+    return numbers
+
+
+def write_result(file: Path, content: Mapping[str, Any]) -> None:
+    """Write what was measured in one training; whoever reads the file finds it whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=1))
+    partial.replace(file)
 
 
 def pack(folder: Path, file: Path) -> int:
@@ -35,16 +56,16 @@ def unpack(file: Path, folder: Path) -> int:
 
     What was measured of an atlas stays behind: the atlas itself does not travel, and is made anew.
     """
-    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     written = 0
     for name, content in json.loads(file.read_bytes()).items():
         target = folder / FOLDER / f"{name}.json"
         if not target.exists() and not content["name"].startswith(ATLAS):
-            target.write_text(json.dumps(content))
+            write_result(target, content)
             written += 1
     return written
 
 
+@script
 def main() -> None:
     """Pack a folder, or unpack a file."""
     parser = argparse.ArgumentParser(description="Keep the results of many trainings in one file, or take them out.")

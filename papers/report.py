@@ -11,6 +11,8 @@ import argparse
 import re
 from pathlib import Path
 
+from papers.options import script
+
 _MARKED = re.compile(r"<!-- begin ([a-z0-9-]+) -->\n.*?<!-- end \1 -->", re.DOTALL)
 
 
@@ -34,6 +36,7 @@ def _measured(line: str) -> bool:
     return not cells or any(not cell.startswith("–") for cell in cells)
 
 
+@script
 def main() -> None:
     """Fill the page."""
     parser = argparse.ArgumentParser(description="Put measured tables into the page of evidence.")

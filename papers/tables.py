@@ -1,4 +1,4 @@
-"""What every paper's scripts share: options, variants that run once and are kept, our number beside the paper's.
+"""What every paper's scripts share: variants that run once and are kept, our number beside the paper's.
 
 A script names its variants, measures them and prints a table:
 
@@ -13,31 +13,34 @@ Scripts are modules: ``PYTHONPATH=src python -m papers.client2vec.table_5 --quic
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
+import os
 import re
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
+from threading import current_thread, main_thread
 from typing import Any, Self
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.config import Config
 from fedatlas.data import Federation
-from fedatlas.errors import TrainingError, UsageError
+from fedatlas.errors import FedatlasError, TrainingError, UsageError
 from fedatlas.progress import Progress, make_progress
 from fedatlas.runs import Run
 from fedatlas.training import train_run
-from papers.kept_results import result_file
+from papers.kept_results import read_numbers, result_file, write_result
+from papers.options import Options
 
 Numbers = dict[str, Any]
 """What a variant measured: plain values that JSON knows."""
@@ -45,32 +48,6 @@ BROKEN = "broken"
 """The key under which the numbers of a training that broke say how."""
 UNFINISHED = "unfinished"
 """The key under which numbers say that the time was up before they were whole: shown, and measured on next time."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the command line said."""
-
-    quick: bool = False
-    """A small version for a CPU: it shows that the script works, not what the method does."""
-    device: str = "cpu"
-    rounds: int = 100
-    seeds: tuple[int, ...] = (0,)
-    out: Path = Path("runs/papers")
-    """Where results and runs are kept; scripts that share variants share the folder."""
-    jobs: int = 1
-    """Variants at a time, each in a process of its own."""
-    workers: int | None = None
-    """Processes of one run on a CPU."""
-    data_folder: str | None = None
-    only: str | None = None
-    """A regular expression: only variants whose name it matches are run; the others are shown if they were before."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """What the script's own options said; ``deadline``, if there, is the time after which no training goes on."""
-
-    def pick(self, full: Any, quick: Any) -> Any:
-        """Return the second of two values with ``--quick``, else the first."""
-        return quick if self.quick else full
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +91,8 @@ class Cell:
     key: str = "best"
     scale: float | None = None
     """In place of the table's."""
+    digits: int | None = None
+    """In place of the table's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,35 +109,6 @@ class Table:
     digits: int = 1
 
 
-def read_options(
-    description: str, *, rounds: int, quick_rounds: int = 3, seeds: Sequence[int] = (0,), **extra: Any
-) -> Options:
-    """Return what the command line says; ``extra`` are options of the script: a name and its default."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="a small version for a CPU")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--rounds", type=int, help=f"rounds of a training; {rounds}, or {quick_rounds} with --quick")
-    parser.add_argument("--seeds", default=",".join(map(str, seeds)), help="comma separated")
-    parser.add_argument("--out", type=Path, default=Path("runs/papers"), help="where results are kept")
-    parser.add_argument("--jobs", type=int, default=1, help="variants at a time")
-    parser.add_argument("--workers", type=int, help="processes of one run on a CPU")
-    parser.add_argument("--data-folder", help="where data sets lie; else FEDATLAS_DATA")
-    parser.add_argument("--only", help="a regular expression: run only the variants whose name it matches")
-    for name, default in extra.items():
-        flag = f"--{name.replace('_', '-')}"
-        if default is False:
-            parser.add_argument(flag, action="store_true")
-        else:
-            parser.add_argument(flag, default=default, type=type(default), help=f"default {default!r}")
-    given = vars(parser.parse_args())
-    length = given.pop("rounds")
-    if length is None:
-        length = quick_rounds if given["quick"] else rounds
-    chosen = tuple(int(seed) for seed in given.pop("seeds").split(","))
-    own = {name: given.pop(name) for name in extra}
-    return Options(**given, rounds=length, seeds=chosen, extra=own)
-
-
 def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Numbers]]:
     """Return each variant's numbers, one for every seed that was measured; what was measured before is read."""
     unique = {(variant.key, seed): variant for variant in variants for seed in variant.seeds or options.seeds}
@@ -167,7 +117,7 @@ def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Num
     missing = [
         _task(variant, seed, options)
         for (key, seed), variant in unique.items()
-        if key in keys and not _is_measured(result_file(options.out, key, seed))
+        if key in keys and UNFINISHED in (read_numbers(options.out, key, seed) or {UNFINISHED: "not begun"})
     ]
     begun = time.perf_counter()
     for done, (name, seed, outcome) in enumerate(_outcomes(missing, unique, options), 1):
@@ -175,8 +125,8 @@ def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Num
         print(f"{took}: {name}, seed {seed}: {outcome}", file=sys.stderr, flush=True)
     found: dict[str, list[Numbers]] = {}
     for variant in variants:
-        files = [result_file(options.out, variant.key, seed) for seed in variant.seeds or options.seeds]
-        found[variant.name] = [json.loads(file.read_bytes())["numbers"] for file in files if file.exists()]
+        kept = [read_numbers(options.out, variant.key, seed) for seed in variant.seeds or options.seeds]
+        found[variant.name] = [numbers for numbers in kept if numbers is not None]
     return found
 
 
@@ -233,27 +183,44 @@ def late(options: Options) -> bool:
 
 @dataclass(eq=False)
 class _InTime:
-    """A bar that ends a training when the deadline passes."""
+    """A bar that ends a training between two rounds, when the deadline has passed or at the first Ctrl-C.
+
+    In the middle of a round what clients keep is of two rounds, and all since the last checkpoint would be lost.
+    """
 
     bar: Progress
     rounds: int
     options: Options
+    stopped: bool = False
+    before: Any = None
+    """What handled Ctrl-C before."""
 
     def __enter__(self) -> Self:
+        if current_thread() is main_thread():
+            self.before = signal.signal(signal.SIGINT, self._stop)
         self.bar.__enter__()
         return self
 
     def __exit__(self, *details: object) -> None:
         self.bar.__exit__(*details)
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
+
+    def _stop(self, *_: object) -> None:
+        if self.stopped:
+            raise KeyboardInterrupt
+        self.stopped = True
+        # Not print: the signal may have come in the middle of one.
+        os.write(2, b"\nStopping at the end of this round; Ctrl-C once more stops at once.\n")
 
     def start_from(self, round: int) -> None:
         """Begin after a round that was played before."""
         self.bar.start_from(round)
 
     def advance(self, round: int, metrics: Mapping[str, Any]) -> None:
-        """Show a round, and stop if it is late."""
+        """Show a round, and stop if it is late or was asked for."""
         self.bar.advance(round, metrics)
-        if round < self.rounds and late(self.options):
+        if self.stopped or (round < self.rounds and late(self.options)):
             raise KeyboardInterrupt  # the one way in which a training saves before it ends
 
 
@@ -313,7 +280,9 @@ def write_table(table: Table, results: Mapping[str, list[Numbers]], options: Opt
 
 def render(table: Table, results: Mapping[str, list[Numbers]]) -> str:
     """Return a table as Markdown: ours, mean ± standard deviation over seeds, and the paper's in brackets."""
-    lines = [f"### {table.title}", "", table.setting, "", "Ours, and in brackets the paper's.", ""]
+    lines = [f"### {table.title}", "", table.setting, ""]
+    if any(cell.paper is not None for cells in table.rows.values() for cell in cells):
+        lines += ["Ours, and in brackets the paper's.", ""]
     stopped = {row: numbers[UNFINISHED] for row in results for numbers in results[row] if UNFINISHED in numbers}
     shown = {cell.variant for cells in table.rows.values() for cell in cells}
     if early := "; ".join(f"{row}: {where}" for row, where in stopped.items() if row in shown):
@@ -337,13 +306,15 @@ def _shown(cell: Cell, results: Mapping[str, list[Numbers]], table: Table) -> st
     ours = [scale * numbers[cell.key] for numbers in measured if numbers.get(cell.key) is not None]
     if not ours:
         return f"–{theirs}"
-    spread = f" ± {stdev(ours):.{table.digits}f}" if len(ours) > 1 else ""
+    digits = table.digits if cell.digits is None else cell.digits
     mark = "\\*" if any(UNFINISHED in numbers for numbers in measured) else ""
-    return f"{mean(ours):.{table.digits}f}{mark}{spread}{theirs}"
+    return f"{over_seeds(ours, digits, mark)}{theirs}"
 
 
-def _is_measured(file: Path) -> bool:
-    return file.exists() and UNFINISHED not in json.loads(file.read_bytes())["numbers"]
+def over_seeds(values: Sequence[float], digits: int, mark: str = "") -> str:
+    """Return a mean and, of several values, their sample standard deviation."""
+    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{mark}{spread}"
 
 
 def _task(variant: Variant, seed: int, options: Options) -> Task:
@@ -360,12 +331,19 @@ def _outcomes(
         for task in tasks:
             yield task.name, task.seed, _measured(task, functions[task.name, task.seed])
         return
+    left = iter(tasks)
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        futures: dict[Future[str], Task] = {
-            pool.submit(_measured, task, functions[task.name, task.seed]): task for task in tasks
-        }
-        for future in as_completed(futures):
-            yield futures[future].name, futures[future].seed, future.result()
+        # No more than run at once are handed over: the others are not begun when the script is interrupted.
+        running: dict[Future[str], Task] = {}
+        while True:
+            for task in islice(left, options.jobs - len(running)):
+                running[pool.submit(_measured, task, functions[task.name, task.seed])] = task
+            if not running:
+                break
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                task = running.pop(future)
+                yield task.name, task.seed, future.result()
 
 
 def _measured(task: Task, variant: Variant) -> str:
@@ -378,14 +356,12 @@ def _measured(task: Task, variant: Variant) -> str:
     except TrainingError as error:
         # The same seed breaks in the same way: there is no use in trying again.
         numbers = {BROKEN: str(error)}
+    except FedatlasError as error:
+        return f"failed, and will be tried again next time: {error}"
     except Exception:
         return "failed, and will be tried again next time:\n" + traceback.format_exc()
     content = {"name": task.name, "seed": task.seed, "settings": task.settings, "quick": task.options.quick}
-    file = result_file(task.options.out, variant.key, task.seed)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps({**content, "numbers": numbers}, indent=1))
-    partial.replace(file)
+    write_result(result_file(task.options.out, variant.key, task.seed), {**content, "numbers": numbers})
     if BROKEN in numbers or UNFINISHED in numbers:
         return str(numbers.get(BROKEN, f"not finished: {numbers.get(UNFINISHED)}"))
     best = f", best {numbers['best']:.1%}" if "best" in numbers else ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from papers.client2vec.settings import QUICK, STRATEGIES
+from fedatlas.errors import UsageError
+from papers.client2vec.settings import BASES, QUICK, STRATEGIES
 from papers.client2vec.variants import measure_all, training, with_index
-from papers.tables import Cell, Options, Table, Variant, write_table
+from papers.options import Options
+from papers.tables import Cell, Numbers, Table, Variant, write_table
 
 ORIGINAL = "original"
 
@@ -32,13 +34,14 @@ def show(
     columns: Sequence[str],
     rows: Mapping[str, Sequence[tuple[Variant | None, float | None]]],
     options: Options,
-) -> None:
+) -> dict[str, list[Numbers]]:
     """Train the variants of a table's cells and print it: a row is a variant and the paper's number for each column."""
     variants = [variant for cells in rows.values() for variant, _ in cells if variant is not None]
     results = measure_all(variants, options)
+    one_base = "bases" in options.extra
     table = Table(
         title=title,
-        setting=QUICK if options.quick else setting,
+        setting=options.pick(setting, f"{QUICK}{' Only the first base algorithm is shown.' if one_base else ''}"),
         columns=tuple(columns),
         rows={
             row: [Cell(None if variant is None else variant.name, paper=number) for variant, number in cells]
@@ -46,10 +49,28 @@ def show(
         },
     )
     write_table(table, results, options)
+    return results
+
+
+def swept(
+    base: str,
+    published: tuple[float, Sequence[float], Sequence[float]],
+    values: Sequence[float],
+    made: Callable[[str, float], Variant],
+    options: Options,
+) -> list[tuple[Variant, float]]:
+    """Return a row of Tables 5 to 7 with the paper's numbers: the original, then each value of each strategy."""
+    original, *rows = published
+    found = [(case(options, ORIGINAL, base=base), original)]
+    for title, numbers in zip(STRATEGIES, rows, strict=True):
+        found += [(made(title, value), number) for value, number in zip(values, numbers, strict=True)]
+    return found
 
 
 def chosen(rows: Mapping[str, Any], options: Options) -> dict[str, Any]:
     """Return the rows of the base algorithms that ``--bases`` names, with ``--quick`` only the first."""
-    wanted = options.extra["bases"].split(",") if options.extra.get("bases") else list(rows)
+    wanted = options.listed("bases", BASES)
     kept = {base: row for base, row in rows.items() if base in wanted}
+    if not kept:
+        raise UsageError(f"--bases {options.extra['bases']}: the table has {', '.join(rows)}. Name some of these.")
     return dict(list(kept.items())[:1]) if options.quick else kept

@@ -20,9 +20,10 @@ from typing import Any
 
 from papers.client2vec import published
 from papers.client2vec.indexing import source_spec, whole_federation
-from papers.client2vec.settings import CIFAR, MODELS, PACS, QUICK, STRATEGIES, WEIGHTS, Sections, read
+from papers.client2vec.settings import BASES, CIFAR, MODELS, PACS, QUICK, STRATEGIES, WEIGHTS, Sections, read
 from papers.client2vec.variants import measure_all, training, with_index
-from papers.tables import Cell, Options, Table, Variant, write_table
+from papers.options import Options, one_of, script
+from papers.tables import Cell, Table, Variant, write_table
 
 CASES = ("i", "i+ii", "iii", "i+ii+iii")
 COLUMNS = {
@@ -46,6 +47,7 @@ LENGTHS = {"main": "paper", "search": "short", "pacs": "paper"}
 SHORT: Sections = {"training": {"epochs": 2}}
 
 
+@script
 def main() -> None:
     """Train and print one part."""
     options = read(
@@ -59,7 +61,9 @@ def main() -> None:
         compile=False,
         plan=False,
     )
-    part = options.extra["part"]
+    part = one_of("part", options.extra["part"], LENGTHS)
+    one_of("length", options.extra["length"] or LENGTHS[part], ("paper", "short"))
+    one_of("model", options.extra["model"], MODELS)
     options = replace(options, extra={**options.extra, "length": options.extra["length"] or LENGTHS[part]})
     variants = {"main": main_part, "search": search_part, "pacs": pacs_part}[part](options)
     if options.extra["plan"]:
@@ -85,7 +89,7 @@ def main_part(options: Options) -> list[Variant]:
     """CIFAR-10: the original and each use alone and together, of both strategies, over the base algorithms."""
     found: list[Variant] = []
     model = {} if options.quick else {"model": MODELS[options.extra["model"]]}
-    for base in options.extra["bases"].split(","):
+    for base in options.listed("bases", BASES):
         common: dict[str, Any] = {"base": base, "changes": length(options, model)}
         own = [training(f"{base}, original", options, **common)]
         for title, strategy in STRATEGIES.items():
@@ -237,7 +241,7 @@ def table(part: str, variants: Sequence[Variant], options: Options) -> Table:
         ]
         for variant in variants
     }
-    index = f" Index of {options.extra['index_epochs']} epochs, encoder {options.extra['encoder']}."
+    index = options.pick(f" Index of {options.extra['index_epochs']} epochs, encoder {options.extra['encoder']}.", "")
     return Table(title=titles[part], setting=setting + index, columns=tuple(COLUMNS), rows=rows)
 
 

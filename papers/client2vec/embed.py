@@ -6,13 +6,15 @@ python -m papers.client2vec.embed --settings cifar10,pacs,digit_five --data-fold
 import time
 
 from papers.client2vec.indexing import embed, limited, source_spec, whole_federation
-from papers.client2vec.settings import read
+from papers.client2vec.settings import SETTINGS, read
+from papers.options import script
 
 
+@script
 def main() -> None:
     """Encode what the command line names."""
     options = read("Encode the examples of the experiments' clients", settings="cifar10,pacs,digit_five")
-    for name in options.extra["settings"].split(","):
+    for name in options.listed("settings", SETTINGS):
         spec = source_spec(name, "feature-average", options)
         federation = limited(whole_federation(spec["data"], options), spec["samples"])
         begun = time.perf_counter()

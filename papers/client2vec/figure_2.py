@@ -2,15 +2,17 @@
 
 from papers.client2vec.figures import draw_atlases
 from papers.client2vec.indexing import index_spec
-from papers.client2vec.settings import STRATEGIES, read
+from papers.client2vec.settings import SETTINGS, STRATEGIES, read
+from papers.options import script
 
 CLAIM = "The paper: clients of one domain have a cosine near 1, blocks are clear, GLOBAL's more so."
 
 
+@script
 def main() -> None:
     """Draw and print the mean cosines."""
     options = read("Figure 2: how alike clients are", settings="pacs,digit_five")
-    for setting in options.extra["settings"].split(","):
+    for setting in options.listed("settings", SETTINGS):
         specs = {title: index_spec(setting, strategy, options) for title, strategy in STRATEGIES.items()}
         draw_atlases(f"Figure 2, {setting}", CLAIM, specs, options, halves=(None, "feature"))
 

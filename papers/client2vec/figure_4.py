@@ -7,22 +7,22 @@ from papers.client2vec.cases import case, chosen, show
 from papers.client2vec.figures import draw_bars
 from papers.client2vec.published import TABLE_1, TABLE_6
 from papers.client2vec.settings import CIFAR, PACS, read
-from papers.client2vec.variants import measure_all
+from papers.options import script
 
 COLUMNS = ("original", "GLOBAL ii")
 
 
+@script
 def main() -> None:
     """Print the tables of the four parts and draw them."""
     options = read("Figure 4: epochs of the index, aggregation alone", bases="")
     parts = {base: table_6.cells(base, options) for base in chosen(TABLE_6, options)}
-    show("Figure 4ab: epochs of the index, CIFAR-10", CIFAR, table_6.COLUMNS, parts, options)
+    results = show("Figure 4ab: epochs of the index, CIFAR-10", CIFAR, table_6.COLUMNS, parts, options)
     groups = {base: [variant.name for variant, _ in cells] for base, cells in parts.items()}
-    results = measure_all([variant for cells in parts.values() for variant, _ in cells], options)
     draw_bars("Figure 4ab: epochs of the index, CIFAR-10", groups, results, options)
-    for letter, data, setting, published in (
-        ("c", "cifar10", CIFAR, TABLE_1["CIFAR-10"]),
-        ("d", "pacs", PACS, TABLE_1["DomainNet"]),
+    for letter, data, words, setting, published in (
+        ("c", "cifar10", "CIFAR-10", CIFAR, TABLE_1["CIFAR-10"]),
+        ("d", "pacs", "PACS for the paper's DomainNet", PACS, TABLE_1["DomainNet"]),
     ):
         # The figure of aggregation alone has no numbers; only those of the originals are printed elsewhere.
         rows = {
@@ -32,9 +32,9 @@ def main() -> None:
             ]
             for base, numbers in chosen(published, options).items()
         }
-        title = f"Figure 4{letter}: aggregation alone, {data}"
-        show(title, f"{setting} The paper: aggregation alone is never below the original.", COLUMNS, rows, options)
-        results = measure_all([variant for cells in rows.values() for variant, _ in cells], options)
+        title = f"Figure 4{letter}: aggregation alone, {words}"
+        claim = "The paper: aggregation alone is never below the original."
+        results = show(title, f"{setting} {claim}", COLUMNS, rows, options)
         draw_bars(title, {base: [v.name for v, _ in cells] for base, cells in rows.items()}, results, options)
 
 

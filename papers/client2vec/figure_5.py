@@ -7,9 +7,10 @@ from papers.client2vec.cases import chosen, show
 from papers.client2vec.figures import draw_bars
 from papers.client2vec.published import TABLE_5, TABLE_7
 from papers.client2vec.settings import CIFAR, read
-from papers.client2vec.variants import measure_all
+from papers.options import script
 
 
+@script
 def main() -> None:
     """Print the tables of the parts and draw them."""
     options = read("Figure 5: weight of local training, temperature of the sampling", bases="")
@@ -19,8 +20,7 @@ def main() -> None:
     ):
         rows = {base: cells(base, options) for base in chosen(dict.fromkeys(published), options)}
         title = f"Figure 5{letters}: {words}, CIFAR-10"
-        show(title, CIFAR, columns, rows, options)
-        results = measure_all([variant for own in rows.values() for variant, _ in own], options)
+        results = show(title, CIFAR, columns, rows, options)
         draw_bars(title, {base: [v.name for v, _ in own] for base, own in rows.items()}, results, options)
 
 

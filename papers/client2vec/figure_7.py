@@ -2,16 +2,18 @@
 
 from papers.client2vec.figures import draw_atlases
 from papers.client2vec.indexing import index_spec
-from papers.client2vec.settings import read
+from papers.client2vec.settings import SETTINGS, read
+from papers.options import script
 
 CLAIM = "The paper: without the loss, all clients look the same."
 
 
+@script
 def main() -> None:
     """Draw and print the mean cosines."""
     options = read("Figure 7: without the diversity loss", settings="pacs,digit_five")
     epochs = options.extra["index_epochs"]
-    for setting in options.extra["settings"].split(","):
+    for setting in options.listed("settings", SETTINGS):
         specs = {}
         for length in (epochs, 2 * epochs):
             specs[f"with, {length} epochs"] = index_spec(setting, "global", options, epochs=length)

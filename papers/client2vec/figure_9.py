@@ -2,21 +2,24 @@
 
 import numpy as np
 
-from fedatlas.atlas.pictures import domain_picture, domain_similarity, save_picture
+from fedatlas.atlas.pictures import domain_picture, domain_similarity
 from papers.client2vec.figures import draw_atlases, slug
 from papers.client2vec.indexing import index_spec
-from papers.client2vec.settings import read
+from papers.client2vec.settings import SETTINGS, read
+from papers.drawing import keep
+from papers.options import script
 
 CLAIM = "The paper, on DomainNet: Real is near Clipart, Painting and Sketch, and far from Infograph and Quickdraw."
 
 
+@script
 def main() -> None:
     """Draw and print the table of domains."""
     options = read("Figure 9: how alike domains are", settings="pacs,digit_five")
-    for setting in options.extra["settings"].split(","):
+    for setting in options.listed("settings", SETTINGS):
         title = f"Figure 9, {setting}"
         for atlas in draw_atlases(title, CLAIM, {"GLOBAL": index_spec(setting, "global", options)}, options).values():
-            save_picture(domain_picture(atlas, "feature"), options.out / f"{slug(title)}-domains.png")
+            keep(domain_picture(atlas, "feature"), options.out / f"{slug(title)}-domains.png", options)
             found = domain_similarity(atlas, "feature")
             print(f"| | {' | '.join(found.domains)} |\n{'|---' * (len(found.domains) + 1)}|")
             for domain, row in zip(found.domains, np.round(found.cosines, 2), strict=True):

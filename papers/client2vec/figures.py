@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from fedatlas.atlas import Atlas
-from fedatlas.atlas.pictures import save_picture, similarity_picture
+from fedatlas.atlas.pictures import similarity_picture
 from papers.client2vec.indexing import Spec, atlas_file, make_atlases
 from papers.client2vec.settings import QUICK
-from papers.tables import Cell, Numbers, Options, Table, write_table
+from papers.drawing import blank, keep
+from papers.options import Options
+from papers.tables import Cell, Numbers, Table, write_table
 
 COLUMNS = {"ARI": "feature_ari", "same domain": "feature_same", "other domain": "feature_other"}
 
@@ -33,7 +32,7 @@ def draw_atlases(
         atlas = found[name] = Atlas.load(atlas_file(spec, options))
         for half in halves:
             picture = similarity_picture(atlas, half, title=f"{name}, {half or 'both halves'}")
-            save_picture(picture, options.out / f"{slug(f'{title} {name} {half or str()}')}.png")
+            keep(picture, options.out / f"{slug(f'{title} {name} {half or str()}')}.png", options)
     first = next(iter(specs.values()))
     setting = f"{first['setting']} in place of DomainNet, encoder {first['encoder']}, {first.get('epochs')} epochs."
     table = Table(
@@ -52,8 +51,7 @@ def draw_bars(
     title: str, groups: Mapping[str, Sequence[str]], results: Mapping[str, list[Numbers]], options: Options
 ) -> None:
     """Draw the best accuracies of groups of variants as bars, means over seeds, and save the picture."""
-    figure = Figure(figsize=(1.6 + 1.1 * sum(map(len, groups.values())), 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(1.6 + 1.1 * sum(map(len, groups.values())), 4)
     axes = figure.add_subplot()
     place, ticks, labels = 0.0, [], []
     for group, names in groups.items():
@@ -67,10 +65,10 @@ def draw_bars(
             labels.append(f"{group}\n{name.rpartition(': ')[2]}")
             place += 1
         place += 0.6
-    axes.set_xticks(ticks, labels, rotation=60, ha="right", fontsize=7)
+    axes.set_xticks(ticks, labels, rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
     axes.set_ylabel("best accuracy, percent")
     axes.set_title(title)
-    save_picture(figure, options.out / f"{slug(title.split(':')[0])}.png")
+    keep(figure, options.out / f"{slug(title.split(':')[0])}.png", options)
 
 
 def slug(words: str) -> str:

@@ -8,11 +8,13 @@ encoding of the examples is not in it: it needs the encoder, which may not be wh
 
 from __future__ import annotations
 
+from fedatlas.errors import UsageError
 from papers.client2vec.effect import length
-from papers.client2vec.indexing import Spec, index_spec, make_atlases
+from papers.client2vec.indexing import Spec, encoder_name, index_spec, make_atlases
 from papers.client2vec.settings import CIFAR, MODELS, QUICK, STRATEGIES, read
 from papers.client2vec.variants import measure_all, training
-from papers.tables import Cell, Numbers, Options, Table, write_table
+from papers.options import Options, one_of, script
+from papers.tables import Cell, Numbers, Table, write_table
 
 EPOCHS = (10, 100)
 ROUNDS = 100
@@ -41,9 +43,10 @@ def table(results: dict[str, list[Numbers]], trained: Numbers, options: Options)
     whole = trained["seconds"] * ROUNDS / trained["rounds"]
     for made in results.values():
         made[:] = [{**numbers, "share": numbers["seconds"] / whole} for numbers in made]
+    model = options.pick(options.extra["model"], "small CNN")
     words = (
-        f"{ROUNDS} rounds of FedAvg ({options.extra['model']}, {options.extra['precision']}) take {whole:.1f} s on "
-        f"{options.device}, by {trained['rounds']:.0f} of them; encoder {options.extra['encoder']}."
+        f"{ROUNDS} rounds of FedAvg ({model}, {options.extra['precision']}) take {whole:.1f} s on {options.device}, by "
+        f"{trained['rounds']:.0f} of them; encoder {encoder_name(options)}."
     )
     return Table(
         title="What the index costs",
@@ -54,14 +57,18 @@ def table(results: dict[str, list[Numbers]], trained: Numbers, options: Options)
     )
 
 
+@script
 def main() -> None:
     """Make the indices, train, and print both."""
     options = read("What the index costs", rounds=20, length="paper", model="resnet18-cifar", precision="float32")
+    one_of("model", options.extra["model"], MODELS)
     results = make_atlases(indices(options), options)
     model = {} if options.quick else {"model": MODELS[options.extra["model"]]}
     variant = training("FedAvg", options, changes=length(options, model))
-    trained = measure_all([variant], options)[variant.name][0]
-    write_table(table(results, trained, options), results, options)
+    trained = measure_all([variant], options)[variant.name]
+    if not trained or "seconds" not in trained[0]:
+        raise UsageError("nothing to compare the index with: FedAvg was not trained. See why above, and try again.")
+    write_table(table(results, trained[0], options), results, options)
 
 
 if __name__ == "__main__":

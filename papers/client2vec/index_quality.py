@@ -12,8 +12,9 @@ from __future__ import annotations
 from fedatlas.atlas import Atlas
 from papers.client2vec.indexing import Spec, atlas_file, index_spec, make_atlases, source_spec, whole_federation
 from papers.client2vec.quality import quality
-from papers.client2vec.settings import read
-from papers.tables import Cell, Options, Table, write_table
+from papers.client2vec.settings import QUICK, SETTINGS, read
+from papers.options import Options, script
+from papers.tables import Cell, Table, write_table
 
 COLUMNS = {
     "ARI": "feature_ari",
@@ -41,10 +42,12 @@ def specs(setting: str, options: Options) -> dict[str, Spec]:
     }
 
 
+@script
 def main() -> None:
     """Print one table for each setting."""
     options = read("Does the index find the domains?", settings="digits,digit_five,pacs,cifar10")
-    for setting in options.extra["settings"].split(","):
+    small = options.pick("", f"{QUICK} ")
+    for setting in options.listed("settings", SETTINGS):
         rows = specs(setting, options)
         results = make_atlases(rows, options)
         federation = whole_federation(rows["GLOBAL"]["data"], options)
@@ -55,7 +58,7 @@ def main() -> None:
         table = Table(
             title=f"Index of {setting}: what it tells of the clients",
             setting=(
-                f"Encoder {rows['GLOBAL']['encoder']}, at most {rows['GLOBAL']['samples']} examples a client, "
+                f"{small}Encoder {rows['GLOBAL']['encoder']}, at most {rows['GLOBAL']['samples']} examples a client, "
                 f"{rows['GLOBAL']['epochs']} epochs, {rows['GLOBAL']['settings'] or 'the settings of the paper'}."
             ),
             columns=tuple(COLUMNS),

@@ -31,7 +31,8 @@ from fedatlas.seeds import generator, numpy_generator
 from fedatlas.training import make_model
 from papers.client2vec.quality import quality, sample_quality
 from papers.client2vec.settings import SAMPLES, sections
-from papers.tables import Numbers, Options, Task, Variant, measure, train_sections
+from papers.options import Options
+from papers.tables import Numbers, Task, Variant, measure, train_sections
 
 FILE = "atlas.safetensors"
 RANDOM_WIDTH = 512

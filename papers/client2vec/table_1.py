@@ -4,15 +4,17 @@ from papers.client2vec.cases import case, chosen, show
 from papers.client2vec.published import TABLE_1
 from papers.client2vec.settings import CIFAR, DIGITS, PACS, read
 from papers.client2vec.shakespeare import SETTING, available
+from papers.options import script
 
 DATA = {"CIFAR-10": "cifar10", "DomainNet": "pacs", "Digits": "digit_five", "Shakespeare": "shakespeare"}
 SETTINGS = {"CIFAR-10": CIFAR, "DomainNet": PACS, "Digits": DIGITS, "Shakespeare": SETTING}
 
 
+@script
 def main() -> None:
     """Print one table for each data set."""
     options = read("Table 1: the uses of the index", bases="", sets="CIFAR-10,DomainNet,Digits,Shakespeare")
-    for name in options.extra["sets"].split(","):
+    for name in options.listed("sets", DATA):
         if name == "Shakespeare" and not available(options):
             print("Shakespeare is left out: make its file with python -m papers.client2vec.shakespeare.\n")
             continue

@@ -3,10 +3,12 @@
 from papers.client2vec.cases import case, chosen, show
 from papers.client2vec.published import TABLE_10
 from papers.client2vec.settings import CIFAR, read
+from papers.options import script
 
 COLUMNS = ("original", "GLOBAL i+ii+iii")
 
 
+@script
 def main() -> None:
     """Print the table."""
     options = read("Table 10: two classes a client", bases="")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from papers.client2vec.cases import case, show
+from papers.client2vec.cases import case
 from papers.client2vec.indexing import index_seconds
 from papers.client2vec.published import TABLE_11
-from papers.client2vec.settings import CIFAR, PACS, read
-from papers.tables import Options, Variant
+from papers.client2vec.settings import CIFAR, PACS, QUICK, read
+from papers.client2vec.variants import measure_all
+from papers.options import Options, script
+from papers.tables import Cell, Numbers, Table, Variant, write_table
 
 INDEX = {"epochs": 20, "local_samples": 128}
+SECONDS = ("index, s", "training, s", "both, s")
 
 
 def variants(options: Options) -> dict[str, Variant]:
@@ -30,16 +33,37 @@ def variants(options: Options) -> dict[str, Variant]:
     return {title: case(options, name, index=INDEX, label=title, **own) for title, (name, own) in cases.items()}
 
 
+@script
 def main() -> None:
-    """Print the table, and the seconds that the two indices took."""
+    """Print the table."""
     options = read("Table 11: further baselines")
     rows = variants(options)
-    cells = {title: [(variant, TABLE_11[title][0])] for title, variant in rows.items()}
-    show("Table 11: further baselines, best round", f"{CIFAR} The last two rows: {PACS}", ["accuracy"], cells, options)
-    for title in ("FedProx + Client2Vec", "FedProx + Client2Vec, domains"):
-        seconds = index_seconds(rows[title].settings["index"], options)
-        if seconds is not None:
-            print(f"index for {title}: {seconds:.1f} s on {options.device} (the paper's: {TABLE_11[title][1]} s)")
+    results = measure_all(list(rows.values()), options)
+    for variant in rows.values():
+        index = index_seconds(variant.settings["index"], options) if "index" in variant.settings else 0.0
+        results[variant.name] = [timed(numbers, index) for numbers in results[variant.name]]
+    setting = options.pick(f"{CIFAR} The last two rows: {PACS}", QUICK)
+    table = Table(
+        title="Table 11: further baselines, best round",
+        setting=f"{setting} Seconds on {options.device}.",
+        columns=("accuracy", *SECONDS),
+        rows={
+            title: [
+                Cell(rows[title].name, accuracy),
+                *(Cell(rows[title].name, s, key, scale=1.0) for key, s in zip(SECONDS, seconds, strict=True)),
+            ]
+            for title, (accuracy, *seconds) in TABLE_11.items()
+        },
+    )
+    write_table(table, results, options)
+
+
+def timed(numbers: Numbers, index: float | None) -> Numbers:
+    """Return a training's numbers with the seconds of its index, of itself, and of both."""
+    if index is None or "seconds" not in numbers:
+        return numbers
+    values = (index, numbers["seconds"], index + numbers["seconds"])
+    return {**numbers, **dict(zip(SECONDS, values, strict=True))}
 
 
 if __name__ == "__main__":

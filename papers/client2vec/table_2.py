@@ -10,7 +10,8 @@ from papers.client2vec.indexing import Spec, head_weights_spec, source_spec
 from papers.client2vec.published import TABLE_2
 from papers.client2vec.settings import CIFAR, WEIGHTS, read
 from papers.client2vec.variants import training
-from papers.tables import Options, Variant
+from papers.options import Options, script
+from papers.tables import Variant
 
 COLUMNS = ("i", "i+ii", "i+ii+iii")
 CHANGES: dict[str, dict[str, Any]] = {
@@ -38,6 +39,7 @@ def variant(title: str, cases: str, options: Options) -> Variant:
     return training(f"{title}, {cases}", options, atlas=sources[title], cases=cases, uses=uses)
 
 
+@script
 def main() -> None:
     """Print the table."""
     options = read("Table 2: ablations of the index")

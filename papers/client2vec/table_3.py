@@ -7,6 +7,7 @@ from papers.client2vec.indexing import index_seconds
 from papers.client2vec.published import TABLE_3
 from papers.client2vec.settings import PACS, QUICK, read
 from papers.client2vec.variants import measure_all
+from papers.options import script
 from papers.tables import Cell, Numbers, Table, write_table
 
 COLUMNS = ("index", "training", "training to FedAvg's best", "both to FedAvg's best")
@@ -18,6 +19,7 @@ def seconds_to(numbers: Numbers, accuracy: float) -> float | None:
     return next((clock for (_, reached), clock in pairs if reached >= accuracy), None)
 
 
+@script
 def main() -> None:
     """Print the table."""
     options = read("Table 3: seconds of the index and of the training")
@@ -37,7 +39,7 @@ def main() -> None:
             rows[title].append(dict(zip(COLUMNS, values, strict=True)))
     table = Table(
         title="Table 3: seconds on one device",
-        setting=QUICK if options.quick else f"{PACS} FedAvg, GLOBAL. – where FedAvg's best is never reached.",
+        setting=f"{options.pick(PACS, QUICK)} FedAvg, GLOBAL. – where FedAvg's best is never reached.",
         columns=COLUMNS,
         rows={
             title: [Cell(title, paper=number, key=key) for key, number in zip(COLUMNS, TABLE_3[title], strict=True)]

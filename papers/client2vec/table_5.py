@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from papers.client2vec.cases import case, chosen, show
+from papers.client2vec.cases import case, chosen, show, swept
 from papers.client2vec.published import TABLE_5
 from papers.client2vec.settings import CIFAR, STRATEGIES, read
-from papers.tables import Options, Variant
+from papers.options import Options, script
+from papers.tables import Variant
 
 TAUS = (0.1, 0.5, 1.0, 2.0)
 COLUMNS = ("original", *(f"{title}, tau {tau:g}" for title in STRATEGIES for tau in TAUS))
@@ -13,16 +14,14 @@ COLUMNS = ("original", *(f"{title}, tau {tau:g}" for title in STRATEGIES for tau
 
 def cells(base: str, options: Options) -> list[tuple[Variant, float]]:
     """Return the variants of one base with the paper's numbers, in the columns' order."""
-    original, federated, global_ = TABLE_5[base]
-    found = [(case(options, "original", base=base), original)]
-    for title, numbers in zip(STRATEGIES, (federated, global_), strict=True):
-        for tau, number in zip(TAUS, numbers, strict=True):
-            uses = {"tau": tau}
-            variant = case(options, f"{title} i", base=base, uses=uses, label=f"{title} i, tau {tau:g}")
-            found.append((variant, number))
-    return found
+
+    def made(title: str, tau: float) -> Variant:
+        return case(options, f"{title} i", base=base, uses={"tau": tau}, label=f"{title} i, tau {tau:g}")
+
+    return swept(base, TABLE_5[base], TAUS, made, options)
 
 
+@script
 def main() -> None:
     """Print the table."""
     options = read("Table 5: the temperature of the sampling", bases="")

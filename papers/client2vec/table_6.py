@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from papers.client2vec.cases import case, chosen, show
+from papers.client2vec.cases import case, chosen, show, swept
 from papers.client2vec.published import TABLE_6
 from papers.client2vec.settings import CIFAR, STRATEGIES, read
-from papers.tables import Options, Variant
+from papers.options import Options, script
+from papers.tables import Variant
 
 EPOCHS = (100, 500)
 COLUMNS = ("original", *(f"{title}, {epochs} epochs" for title in STRATEGIES for epochs in EPOCHS))
@@ -13,16 +14,15 @@ COLUMNS = ("original", *(f"{title}, {epochs} epochs" for title in STRATEGIES for
 
 def cells(base: str, options: Options) -> list[tuple[Variant, float]]:
     """Return the variants of one base with the paper's numbers, in the columns' order."""
-    original, federated, global_ = TABLE_6[base]
-    found = [(case(options, "original", base=base), original)]
-    for title, numbers in zip(STRATEGIES, (federated, global_), strict=True):
-        for epochs, number in zip(EPOCHS, numbers, strict=True):
-            label = f"{title} i+ii+iii, {epochs} epochs"
-            own = case(options, f"{title} i+ii+iii", base=base, index={"epochs": epochs}, label=label)
-            found.append((own, number))
-    return found
+
+    def made(title: str, epochs: float) -> Variant:
+        label = f"{title} i+ii+iii, {epochs} epochs"
+        return case(options, f"{title} i+ii+iii", base=base, index={"epochs": epochs}, label=label)
+
+    return swept(base, TABLE_6[base], EPOCHS, made, options)
 
 
+@script
 def main() -> None:
     """Print the table."""
     options = read("Table 6: the epochs of the index", bases="")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from papers.client2vec.cases import case, chosen, show
+from papers.client2vec.cases import case, chosen, show, swept
 from papers.client2vec.published import TABLE_7
 from papers.client2vec.settings import CIFAR, STRATEGIES, read
-from papers.tables import Options, Variant
+from papers.options import Options, script
+from papers.tables import Variant
 
 WEIGHTS = (1.0, 5.0, 10.0)
 COLUMNS = ("original", *(f"{title}, weight {weight:g}" for title in STRATEGIES for weight in WEIGHTS))
@@ -13,16 +14,15 @@ COLUMNS = ("original", *(f"{title}, weight {weight:g}" for title in STRATEGIES f
 
 def cells(base: str, options: Options) -> list[tuple[Variant, float]]:
     """Return the variants of one base with the paper's numbers, in the columns' order."""
-    original, federated, global_ = TABLE_7[base]
-    found = [(case(options, "original", base=base), original)]
-    for title, numbers in zip(STRATEGIES, (federated, global_), strict=True):
-        for weight, number in zip(WEIGHTS, numbers, strict=True):
-            uses = {"lambda_o": weight, "lambda_d": weight}
-            label = f"{title} i+ii+iii, weight {weight:g}"
-            found.append((case(options, f"{title} i+ii+iii", base=base, uses=uses, label=label), number))
-    return found
+
+    def made(title: str, weight: float) -> Variant:
+        uses = {"lambda_o": weight, "lambda_d": weight}
+        return case(options, f"{title} i+ii+iii", base=base, uses=uses, label=f"{title} i+ii+iii, weight {weight:g}")
+
+    return swept(base, TABLE_7[base], WEIGHTS, made, options)
 
 
+@script
 def main() -> None:
     """Print the table."""
     options = read("Table 7: the weight of local training", bases="")

@@ -3,10 +3,12 @@
 from papers.client2vec.cases import case, chosen, show
 from papers.client2vec.published import TABLE_8
 from papers.client2vec.settings import CIFAR, read
+from papers.options import script
 
 COLUMNS = ("original", "FEDERATED iii", "FEDERATED i+ii+iii", "GLOBAL iii", "GLOBAL i+ii+iii")
 
 
+@script
 def main() -> None:
     """Print the table."""
     options = read("Table 8: local training alone", bases="")

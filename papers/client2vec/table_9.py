@@ -5,14 +5,16 @@ from __future__ import annotations
 from papers.client2vec.cases import case, chosen, show
 from papers.client2vec.published import TABLE_9
 from papers.client2vec.settings import MODELS, PACS, read
+from papers.options import script
 
 COLUMNS = ("original", "FEDERATED i+ii+iii", "GLOBAL i+ii+iii")
 
 
+@script
 def main(number: int = 9) -> None:
     """Print one table for each network."""
     options = read(f"Table {number}: three networks", bases="", models="mobilenet_v2,resnet18,cct")
-    for model in options.extra["models"].split(","):
+    for model in options.listed("models", TABLE_9):
         changes = {} if options.quick else {"changes": {"model": MODELS[model]}}
         rows = {
             base: [
@@ -22,7 +24,7 @@ def main(number: int = 9) -> None:
             for base, numbers in chosen(TABLE_9[model], options).items()
         }
         setting = f"{PACS} Network {model}; the paper's MobileNetV2 and ResNet-18 were pretrained."
-        show(f"Table {number}, {model}: best round", setting, COLUMNS, rows, options)
+        show(f"Table {number}, {model}: PACS for the paper's DomainNet, best round", setting, COLUMNS, rows, options)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from fedatlas.atlas import Atlas
 from fedatlas.data import Federation
 from papers.client2vec.indexing import Spec, atlas_file, index_spec, make_atlases, whole_federation
 from papers.client2vec.settings import BASES, WEIGHTS, Sections, sections
-from papers.tables import Numbers, Options, Task, Variant, measure, run_figures, train_sections
+from papers.options import Options
+from papers.tables import Numbers, Task, Variant, measure, run_figures, train_sections
 
 USES = {"i": "sample", "ii": "aggregate", "iii": "train"}
 """The paper's three case studies."""

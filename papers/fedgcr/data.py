@@ -21,6 +21,7 @@ from PIL import Image
 from fedatlas.data import Dataset, DomainImbalance, Federation, federate, from_image_folder, from_npz, load_dataset
 from fedatlas.data.images import resize_images
 from fedatlas.seeds import numpy_generator
+from papers.options import one_of, script
 
 SIDE = 32
 HALF = (0.5,) * 3
@@ -119,15 +120,17 @@ def pack(data: Dataset, file: Path) -> None:
     )
 
 
+@script
 def main() -> None:
     """Pack the data sets of the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-folder", help="where data sets lie; else FEDATLAS_DATA")
-    parser.add_argument("--to", type=Path, required=True)
-    parser.add_argument("--sets", default="digit-five,pacs")
+    parser.add_argument("--to", type=Path, required=True, help="folder to write the packed files into")
+    parser.add_argument("--sets", default="digit-five,pacs", help="comma separated; default digit-five,pacs")
     options = parser.parse_args()
     options.to.mkdir(parents=True, exist_ok=True)
     for name in options.sets.split(","):
+        one_of("sets", name, MOST_TRAIN)
         file = options.to / f"{name}.npz"
         pack(chosen(name, options.data_folder), file)
         print(f"{file}: {file.stat().st_size / 1e6:.1f} MB", flush=True)

@@ -12,14 +12,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from fedatlas.errors import DataError
 from papers.fedgcr.data import TYPES
 from papers.fedgcr.report import page
 from papers.fedgcr.variants import ABLATION, METHODS, ROUNDS, variant
-from papers.kept_results import result_file
-from papers.tables import Options, Variant, measure, read_options
+from papers.kept_results import read_numbers, result_file, write_result
+from papers.options import Options, read_options, script
+from papers.tables import Variant, measure
 
 DATA = ("digit-five", "pacs")
 SEEDS = (0, 1, 2)
@@ -42,7 +45,7 @@ def plan(options: Options) -> list[Variant]:
     first = [replace(one, seeds=SEEDS[:1]) for one in (*main, *halves)]
     again = [replace(one, seeds=SEEDS[1:]) for one in main]
     rest = [replace(one, seeds=SEEDS[:1]) for one in (*balanced, *methods, *code, *counts)]
-    return first + again + rest
+    return first + rest if options.quick else first + again + rest
 
 
 def costs(options: Options) -> list[Variant]:
@@ -60,34 +63,44 @@ def gather(variants: Sequence[Variant], out: Path) -> dict[str, dict[str, object
     found: dict[str, dict[str, object]] = {}
     for one in variants:
         for seed in one.seeds:
-            file = result_file(out, one.key, seed)
-            if file.exists():
-                found.setdefault(one.name, {})[str(seed)] = json.loads(file.read_bytes())["numbers"]
+            numbers = read_numbers(out, one.key, seed)
+            if numbers is not None:
+                found.setdefault(one.name, {})[str(seed)] = numbers
     return found
+
+
+def read_evidence(file: Path) -> dict[str, Any]:
+    """Return what an earlier call wrote."""
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read as numbers of this script: {error}. Give its evidence.json.") from None
+    if not isinstance(content, dict) or "results" not in content:
+        raise DataError(f"{file} holds no results of this script. Give its evidence.json.")
+    return content
 
 
 def restore(variants: Sequence[Variant], out: Path) -> None:
     """Write the results that an earlier call's ``evidence.json`` holds, so that they are not measured again."""
     file = out / "evidence.json"
-    known = json.loads(file.read_bytes())["results"] if file.exists() else {}
+    known = read_evidence(file)["results"] if file.exists() else {}
     for one in variants:
         for seed in one.seeds:
             numbers, target = known.get(one.name, {}).get(str(seed)), result_file(out, one.key, seed)
             if numbers is not None and not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(json.dumps({"name": one.name, "seed": seed, "numbers": numbers}))
+                write_result(target, {"name": one.name, "seed": seed, "settings": one.settings, "numbers": numbers})
 
 
+@script
 def main() -> None:
     """Measure, or print the page."""
     begun = time.time()
     options = read_options(
         "What docs/evidence/fedgcr.md says", rounds=ROUNDS, quick_rounds=2, minutes=9.0, report="", precision="bfloat16"
     )
-    options = replace(options, extra={"deadline": begun + 60 * options.extra["minutes"], **options.extra})
     file = options.out / "evidence.json"
     if options.extra["report"]:
-        print(page(json.loads(Path(options.extra["report"]).read_bytes())), end="")
+        print(page(read_evidence(Path(options.extra["report"]))), end="")
         return
     trainings, timed = plan(options), costs(options)
     restore([*trainings, *timed], options.out)
@@ -100,6 +113,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({**words, "seconds": time.time() - begun, "results": results}))
     print(f"{file}: {sum(map(len, results.values()))} trainings, {time.time() - begun:.0f} s")
+    print(f"the page: python -m papers.fedgcr.evidence --report {file}")
 
 
 if __name__ == "__main__":

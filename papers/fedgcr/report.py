@@ -2,12 +2,13 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from papers.fedgcr.data import TYPES
 from papers.fedgcr.published import ABLATIONS, TABLE_1, TABLE_6
-from papers.fedgcr.variants import ABLATION, FACTORS, METHODS, SETTING, TITLES
+from papers.fedgcr.variants import ABLATION, FACTORS, METHODS, QUICK, SETTING, TITLES
+from papers.tables import BROKEN, over_seeds
 
 DATA = ("digit-five", "pacs")
 PAPERS = {"digit-five": TABLE_1, "pacs": TABLE_6}
@@ -33,7 +34,7 @@ def page(evidence: Mapping[str, Any]) -> str:
         "    python -m papers.fedgcr.data --data-folder DATA --to PACKED",
         "    python -m papers.fedgcr.evidence --device cuda --jobs 8 --data-folder PACKED --out runs/fedgcr",
         "",
-        *wrapped(f"on {evidence['machine']}. {SETTING}"),
+        *wrapped(f"on {evidence['machine']}. {QUICK if evidence.get('quick') else SETTING}"),
         "",
         *wrapped(
             f"{evidence['rounds']} rounds; seeds count from 0, and where there are several the figures are mean ± "
@@ -85,9 +86,8 @@ def figure(found: Sequence[Mapping[str, Any]], key: str, digits: int = 1, scale:
     """Return a mean over seeds, with its deviation."""
     values = [scale * numbers[key] for numbers in found if numbers.get(key) is not None]
     if not values:
-        return "broke" if any("broken" in numbers for numbers in found) else "–"
-    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{mean(values):.{digits}f}{spread}"
+        return "broke" if any(BROKEN in numbers for numbers in found) else "–"
+    return over_seeds(values, digits)
 
 
 def of(results: Results, name: str) -> list[Mapping[str, Any]]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 
-from papers.fedgcr.published import ABLATIONS, DELTAS, GROUP_COUNTS, Row
+from papers.fedgcr.published import ABLATIONS, DELTAS, GROUP_COUNTS, SLIPS, Row
 from papers.fedgcr.variants import ABLATION, FACTORS, METHODS, TITLES, columns, measure_and_write, options_for, variant
+from papers.options import script
 
 
+@script
 def methods_table(number: int, data: str, papers: Mapping[str, Row]) -> None:
     """Print Table 1, 2 or 6: eight methods at three factors."""
     title = f"Table {number}: {TITLES[data]}, eight methods"
@@ -17,9 +19,12 @@ def methods_table(number: int, data: str, papers: Mapping[str, Row]) -> None:
         ]
         for name, method in METHODS.items()
     }
-    measure_and_write(title, columns(*(f"factor {factor}: " for factor in FACTORS)), rows, options)
+    measure_and_write(
+        title, columns(*(f"factor {factor}: " for factor in FACTORS)), rows, options, note=SLIPS.get(number, "")
+    )
 
 
+@script
 def group_counts_table(number: int, data: str) -> None:
     """Print Table 4, 8 or 9: FedGCR with other numbers of groups, at factors 1 and 10."""
     title = f"Table {number}: {TITLES[data]}, FedGCR by the number of groups"
@@ -31,9 +36,10 @@ def group_counts_table(number: int, data: str) -> None:
         ]
         for count, row in GROUP_COUNTS[data].items()
     }
-    measure_and_write(title, columns("factor 1: ", "factor 10: "), rows, options)
+    measure_and_write(title, columns("factor 1: ", "factor 10: "), rows, options, note=SLIPS.get(number, ""))
 
 
+@script
 def deltas_table(number: int, data: str) -> None:
     """Print Table 10 or 11: FedGCR with other deltas, at factors 1 and 5."""
     title = f"Table {number}: {TITLES[data]}, FedGCR by delta"
@@ -48,6 +54,7 @@ def deltas_table(number: int, data: str) -> None:
     measure_and_write(title, columns("factor 1: ", "factor 5: "), rows, options)
 
 
+@script
 def ablation_table(number: int, data: str) -> None:
     """Print Table 5, 12 or 13: each half of FedGCR alone, at factor 10."""
     title = f"Table {number}: {TITLES[data]}, the halves of FedGCR"

@@ -4,18 +4,19 @@ The cluster accuracy is that of the last round's own groups. K-means and FINCH a
 has them on DomainNet.
 """
 
-from pathlib import Path
 from typing import Any
 
 from papers.fedgcr.published import TABLE_14, Row
-from papers.fedgcr.variants import TITLES, measure_and_write, options_for, variant
+from papers.fedgcr.variants import TITLES, WITHOUT_DOMAINNET, has_domainnet, measure_and_write, options_for, variant
+from papers.options import script
 
 
+@script
 def main() -> None:
     """Print Table 14."""
     title = "Table 14: FedGCR by method of grouping"
     options = options_for(title, seeds=(0,))
-    there = options.data_folder is not None and (Path(options.data_folder) / "domainnet").is_dir()
+    there = has_domainnet(options)
     ours: dict[str, tuple[str, int, str, Row | tuple[None, None]]] = {**TABLE_14}
     for data in ("digit-five", "pacs"):
         for name, method in {"FINCH": "finch", "K-Means": "kmeans"}.items():
@@ -27,7 +28,9 @@ def main() -> None:
         if data != "domainnet" or there
     }
     keys = ("cluster_accuracy", "domain_mean")
-    measure_and_write(title, ("cluster accuracy", "Avg"), rows, options, keys=keys)
+    measure_and_write(
+        title, ("cluster accuracy", "Avg"), rows, options, keys=keys, note="" if there else WITHOUT_DOMAINNET
+    )
 
 
 if __name__ == "__main__":

@@ -4,10 +4,12 @@ The groups are those of the vectors that FedGCR's clients sent in the last round
 """
 
 from papers.fedgcr.published import TABLE_3
-from papers.fedgcr.variants import SETTING, options_for, variant
+from papers.fedgcr.variants import options_for, said, variant
+from papers.options import script
 from papers.tables import Cell, Table, measure, write_table
 
 
+@script
 def main() -> None:
     """Print Table 3."""
     title = "Table 3: Digit-Five, cluster accuracy by the number of groups"
@@ -25,7 +27,8 @@ def main() -> None:
         for factor, row in TABLE_3.items()
     }
     heads = tuple(f"T' = {count}" for count in TABLE_3[1])
-    setting = f"{SETTING} Vectors of the last round, grouped by a mixture of Gaussians with T' components."
+    note = "Vectors of the last round, grouped by a mixture of Gaussians with T' components."
+    setting = said(list(variants.values()), options, note)
     write_table(Table(title=title, setting=setting, columns=heads, rows=rows), last, options)
 
 

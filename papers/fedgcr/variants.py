@@ -1,12 +1,14 @@
 """What FedGCR's tables have in common: their variants, their columns, their options."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from papers.fedgcr.data import TYPES
 from papers.fedgcr.measuring import measured
-from papers.tables import Cell, Options, Table, Variant, measure, read_options, write_table
+from papers.options import Options, read_options
+from papers.tables import Cell, Table, Variant, measure, write_table
 
 ROUNDS = 50
 METHODS: Mapping[str, str] = MappingProxyType(
@@ -37,6 +39,12 @@ SETTING = (
     "is the mean over domains after the last round; sigma_type and sigma_client are over domains and over clients, "
     "which are tested on their domain's test set."
 )
+QUICK = (
+    "With `--quick` all images are the embedded digits, five domains of them, and the network is a tiny ViT with "
+    "random weights: it shows that the script works, not what the method does."
+)
+STANDS: Mapping[str, str] = MappingProxyType({"digit-five": "In Digit-Five generated digits stand in for SYN."})
+"""What stands for what, by data set."""
 TINY = MappingProxyType({"weights": "untrained", "width": 16, "depth": 1, "heads": 2})
 """The model of ``--quick``."""
 
@@ -103,5 +111,20 @@ def measure_and_write(
     variants = {one.name: one for row in rows.values() for one, _ in row}
     results = measure(list(variants.values()), options)
     filled = {name: [cell for one, papers in row for cell in cells(one, papers, keys)] for name, row in rows.items()}
-    setting = f"{SETTING} {note}".strip()
+    setting = said(list(variants.values()), options, note)
     write_table(Table(title=title, setting=setting, columns=heads, rows=filled), results, options)
+
+
+def said(variants: Sequence[Variant], options: Options, note: str = "") -> str:
+    """Return how a table's numbers came about, and what stands for what."""
+    factors = "The factor is the paper's domain imbalance factor, DIF."
+    stands = [STANDS[data] for data in dict.fromkeys(one.settings["data"] for one in variants) if data in STANDS]
+    return " ".join(filter(None, (options.pick(SETTING, QUICK), factors, *stands, note)))
+
+
+def has_domainnet(options: Options) -> bool:
+    """Tell whether DomainNet's pictures are there; with ``--quick`` the embedded digits stand in for them."""
+    return options.quick or (options.data_folder is not None and (Path(options.data_folder) / "domainnet").is_dir())
+
+
+WITHOUT_DOMAINNET = "DomainNet is left out: there is no domainnet/DOMAIN/CLASS/ in the data folder."

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from papers.fedpce.setting import options_of, said, variant
-from papers.tables import Cell, Options, Table, Variant, measure, write_table
+from papers.options import Options, script
+from papers.tables import Cell, Table, Variant, measure, write_table
 
 TITLE, METHOD = "CIFAR-10", "FedPCE"
 
@@ -20,6 +21,7 @@ def changed(options: Options, **algorithm: Any) -> Variant:
     return variant(TITLE, METHOD, options, name=f"{TITLE} {METHOD}, {words}", algorithm=algorithm)
 
 
+@script
 def ablation(
     title: str, what: str, paper: Mapping[int, tuple[float, float]], made: Callable[[Options, int], Variant]
 ) -> None:

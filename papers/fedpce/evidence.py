@@ -15,7 +15,8 @@ from papers.fedpce import figure_1, figure_3, figure_4
 from papers.fedpce.setting import SETS, all_methods, options_of, said
 from papers.fedpce.table_1 import table_1
 from papers.fedpce.table_2 import table_2
-from papers.tables import Numbers, Options, measure, render, write_table
+from papers.options import Options, script
+from papers.tables import Numbers, measure, render, write_table
 
 
 def costs(title: str, results: Mapping[str, list[Numbers]]) -> str:
@@ -38,7 +39,7 @@ def costs(title: str, results: Mapping[str, list[Numbers]]) -> str:
 
 def report(title: str, results: Mapping[str, list[Numbers]], options: Options) -> str:
     """Return the page's part about one data set, and draw its figures."""
-    setting = said(options)
+    setting = said(options, title)
     write_table(table_1(title, setting), results, options)
     parts = [render(table_1(title, setting), results)]
     if title != "Digits":
@@ -57,10 +58,11 @@ def report(title: str, results: Mapping[str, list[Numbers]], options: Options) -
     return "\n".join(part for part in parts if part)
 
 
+@script
 def main() -> None:
     """Measure what is missing on the sets that are asked for, and write the page."""
     options = options_of(__doc__ or "", sets="CIFAR-10,Digits")
-    titles = [title for title in SETS if title in options.extra["sets"].split(",")]
+    titles = options.listed("sets", SETS)
     variants = [one for title in titles for one in all_methods(title, options)]
     results = measure(variants, options)
     parts = []

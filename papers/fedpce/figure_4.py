@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from papers.fedpce.pictures import few_picture
 from papers.fedpce.setting import options_of, said, variant
-from papers.tables import Numbers, Options, measure
+from papers.options import Options, script
+from papers.tables import Numbers, measure
 
 METHODS = ("FedPCE", "FedBN")
 
@@ -31,12 +32,13 @@ def report(results: Mapping[str, list[Numbers]], options: Options) -> str:
     curves = {method: numbers[0]["few"] for method, numbers in found.items() if numbers and "few" in numbers[0]}
     if not curves:
         return ""
-    few_picture(curves, options.out / "figure-4.png")
+    few_picture(curves, options.out / "figure-4.png", options)
     text = few_table(curves, said(options))
     (options.out / "figure-4.md").write_text(text)
     return text
 
 
+@script
 def main() -> None:
     """Measure what is missing, and draw."""
     options = options_of(__doc__ or "")

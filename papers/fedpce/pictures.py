@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedatlas.atlas import Atlas
-from fedatlas.atlas.pictures import save_picture
 from fedatlas.report.colors import DOMAINS, nth
+from papers.drawing import blank, keep
 from papers.fedpce.setting import KINDS
+from papers.options import Options
 from papers.tables import Numbers
 
 
@@ -20,10 +19,9 @@ def level(name: str, domain: str | None, count: int) -> float:
     return {"noise": place, "imbalance": 1 - place}.get(domain or "", 0.5)
 
 
-def plane_picture(atlases: Mapping[str, Atlas], newcomers: Sequence[str], path: Path) -> None:
+def plane_picture(atlases: Mapping[str, Atlas], newcomers: Sequence[str], path: Path, options: Options) -> None:
     """Draw clients by PCA (above) and t-SNE (below), one column an atlas; newcomers are rings."""
-    figure = Figure(figsize=(3.4 * len(atlases) + 1.2, 6.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(3.4 * len(atlases) + 1.2, 6.4)
     grid = figure.subplots(2, len(atlases), squeeze=False)
     for column, (title, atlas) in enumerate(atlases.items()):
         domains = list(dict.fromkeys(atlas.domains))
@@ -44,13 +42,12 @@ def plane_picture(atlases: Mapping[str, Atlas], newcomers: Sequence[str], path: 
     handles, labels = grid[0][0].get_legend_handles_labels()
     ring = Line2D([], [], linestyle="none", marker="o", markerfacecolor="none", markeredgecolor="gray")
     figure.legend([*handles, ring], [*labels, "new clients"], loc="outside right upper", frameon=False)
-    save_picture(figure, path)
+    keep(figure, path, options)
 
 
-def few_picture(curves: Mapping[str, Sequence[Numbers]], path: Path) -> None:
+def few_picture(curves: Mapping[str, Sequence[Numbers]], path: Path, options: Options) -> None:
     """Draw the accuracy of new clients against their number of training images."""
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(6, 4)
     axes = figure.add_subplot()
     for number, (title, points) in enumerate(curves.items()):
         values = [100 * point["accuracy"] for point in points]
@@ -60,4 +57,4 @@ def few_picture(curves: Mapping[str, Sequence[Numbers]], path: Path) -> None:
     axes.set_xticks(sorted({*counts}), [str(count) for count in sorted({*counts})], minor=False)
     axes.minorticks_off()
     axes.legend(frameon=False)
-    save_picture(figure, path)
+    keep(figure, path, options)

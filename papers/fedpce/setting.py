@@ -6,13 +6,12 @@ of Digits, SYN is not to be had, and generated printed digits stand in for it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from papers.fedpce.measuring import personalised
-from papers.tables import Options, Variant, read_options
+from papers.options import Options, read_options
+from papers.tables import Variant
 
 ADAM = {
     "name": "adam",
@@ -51,7 +50,7 @@ def options_of(description: str, **extra: Any) -> Options:
     ``--seeds`` are the paper's folds, 0 to 4. ``--minutes M`` stops after so long and keeps what is done; the same
     command goes on with it, or with ``--finish`` takes the training as far as it is.
     """
-    options = read_options(
+    return read_options(
         description,
         rounds=200,
         quick_rounds=3,
@@ -62,8 +61,6 @@ def options_of(description: str, **extra: Any) -> Options:
         finish=False,
         **extra,
     )
-    deadline = time.time() + 60 * options.extra["minutes"] if options.extra["minutes"] else None
-    return replace(options, extra={**options.extra, "deadline": deadline})
 
 
 def clients_of(title: str, options: Options, num_clients: int | None = None) -> dict[str, Any]:
@@ -72,7 +69,12 @@ def clients_of(title: str, options: Options, num_clients: int | None = None) -> 
         # The embedded digits stand in for all of them.
         if title == "Digits":
             return {"source": "digits", "partition": {"name": "by-domain", "clients_per_domain": 2}, "held_out": 4}
-        return {"source": "digits", "partition": {"name": "degraded", "num_clients": 12}, "held_out": 3}
+        count = max(6, 2 * (num_clients or 30) // 5)
+        return {
+            "source": "digits",
+            "partition": {"name": "degraded", "num_clients": count},
+            "held_out": max(3, count // 4),
+        }
     if title == "Digits":
         partition = {"name": "by-domain", "clients_per_domain": 10}
         return {"source": "digit_five", "domains": DIGITS, "partition": partition, "held_out": 8}
@@ -132,14 +134,16 @@ def all_methods(title: str, options: Options) -> list[Variant]:
     return [variant(title, method, options) for method in METHODS]
 
 
-def said(options: Options) -> str:
-    """Return how the numbers came about."""
+def said(options: Options, title: str = "") -> str:
+    """Return how the numbers came about, and what stands in for a part of a data set."""
     if options.quick:
-        return "A small version on the embedded digits: it shows that the script works, not what the method does."
+        return "With `--quick`: the embedded digits, fewer clients. It shows that the script works, no more."
     lengths = f"{options.rounds} aggregations of 50 steps (paper: 1000)"
     tuned = f"{options.extra['adapt_rounds']} x 50 steps of client training (paper: 200 x 50)"
     folds = f"{len(options.seeds)} of 5 folds, {options.extra['precision']}"
+    stands = " Generated printed digits stand in for SYN." if title == "Digits" else ""
     return (
         f"{lengths}, {tuned}, {folds}. Collaborative accuracy is that of clients' own models before averaging, "
         "weighted by test images, the best of 20 evaluated rounds, as in the paper; client training's the best of 10."
+        f"{stands}"
     )

@@ -1,6 +1,7 @@
 """Table 1: six methods on CIFAR-10, CIFAR-100 and Digits, in collaborative and in client training."""
 
 from papers.fedpce.setting import METHODS, SETS, all_methods, options_of, said
+from papers.options import script
 from papers.tables import Cell, Table, measure, write_table
 
 PAPER = {
@@ -29,9 +30,18 @@ PAPER = {
         "FedPCE(62)": (93.11, 91.75),
     },
 }
+PARAMETERS: dict[str, tuple[float, float | None]] = {
+    "FedAvg": (11.2, None),
+    "FedProx": (11.2, None),
+    "FedPer": (11.2, 5100),
+    "FedBN": (11.2, 10600),
+    "FedPCE": (12, 32),
+    "FedPCE(62)": (11.2, 32),
+}
+"""Of collaborative training, in millions, and of client training."""
 COLUMNS = ("Col. tr.", "at the end", "averaged model", "Cl. tr.", "at the end", "before tuning")
-
 KEYS = ("col_best", "col_last", "shared_last", "cl_best", "cl_last", "cl_before")
+COUNTS = ("millions of parameters", "tuned by a new client")
 
 
 def table_1(title: str, setting: str) -> Table:
@@ -40,17 +50,19 @@ def table_1(title: str, setting: str) -> Table:
     for method in METHODS:
         name, (col, cl) = f"{title} {method}", PAPER[title][method]
         papers = {"col_best": col, "cl_best": cl}
-        rows[method] = [Cell(name, papers.get(key), key) for key in KEYS]
-    return Table(title=f"Table 1, {title}", setting=setting, columns=COLUMNS, rows=rows)
+        millions, tuned = PARAMETERS[method]
+        counts = (Cell(name, millions, "parameters", scale=1e-6), Cell(name, tuned, "tuned", scale=1, digits=0))
+        rows[method] = [*(Cell(name, papers.get(key), key) for key in KEYS), *counts]
+    return Table(title=f"Table 1, {title}", setting=setting, columns=(*COLUMNS, *COUNTS), rows=rows)
 
 
+@script
 def main() -> None:
     """Measure and print the table; CIFAR-100 only where ``--sets`` names it."""
     options = options_of(__doc__ or "", sets="CIFAR-10,Digits")
-    for title in SETS:
-        if title in options.extra["sets"].split(","):
-            results = measure(all_methods(title, options), options)
-            write_table(table_1(title, said(options)), results, options)
+    for title in options.listed("sets", SETS):
+        results = measure(all_methods(title, options), options)
+        write_table(table_1(title, said(options, title)), results, options)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Table 2: the six methods by the degradation of the clients, CIFAR-10 and CIFAR-100."""
 
 from papers.fedpce.setting import KINDS, METHODS, all_methods, options_of, said
+from papers.options import script
 from papers.tables import Cell, Table, measure, write_table
 
 PAPER = {
@@ -36,10 +37,11 @@ def table_2(title: str, setting: str) -> Table:
     return Table(title=f"Table 2, {title}", setting=words, columns=columns, rows=rows)
 
 
+@script
 def main() -> None:
     """Measure and print the table."""
     options = options_of(__doc__ or "", sets="CIFAR-10")
-    for title in options.extra["sets"].split(","):
+    for title in options.listed("sets", PAPER):
         write_table(table_2(title, said(options)), measure(all_methods(title, options), options), options)
 
 

@@ -2,7 +2,8 @@
 
 from papers.fedpce.ablations import METHOD, TITLE, ablation, base
 from papers.fedpce.setting import variant
-from papers.tables import Options, Variant
+from papers.options import Options
+from papers.tables import Variant
 
 PAPER = {12: (73.06, 65.69), 30: (70.71, 65.67), 60: (68.52, 68.10), 90: (66.50, 68.20)}
 
@@ -15,4 +16,4 @@ def made(options: Options, count: int) -> Variant:
 
 
 if __name__ == "__main__":
-    ablation("Table 4: number of clients", "clients:", PAPER, made)
+    ablation("Table 4: number of clients, CIFAR-10", "clients:", PAPER, made)

@@ -14,12 +14,12 @@ from fedatlas.atlas.embeddings import Embeddings
 from fedatlas.config import Config
 from fedatlas.data import Federation
 from papers import report
-from papers.client2vec import effect, figure_9, shakespeare
+from papers.client2vec import effect, figure_9, published, shakespeare, table_5, table_11
 from papers.client2vec.indexing import atlas_file, index_spec, limited, read_embeddings, write_embeddings
 from papers.client2vec.quality import quality, sample_quality
 from papers.client2vec.settings import SETTINGS, sections
 from papers.client2vec.variants import measure_all, training, with_index, without_labels, without_scale
-from papers.tables import Options
+from papers.options import Options
 
 EXTRA = {"encoder": "conse", "embeddings": "", "index_epochs": 100, "length": "short", "model": "resnet18"}
 
@@ -146,8 +146,32 @@ def test_every_table_is_there_before_it_is_trained(
     importlib.import_module(f"papers.client2vec.{script}").main()
     printed = capsys.readouterr().out
     assert "| – (" in printed
+    assert "With `--quick` all images are the embedded digits" in printed
+    assert "encoder conse" not in printed
     assert list(tmp_path.glob("*.md"))
     assert not (tmp_path / "runs").exists()
+
+
+def test_table_11_shows_what_the_index_took() -> None:
+    assert table_11.timed({"best": 0.5, "seconds": 20.0}, 1.5) == {
+        "best": 0.5,
+        "seconds": 20.0,
+        "index, s": 1.5,
+        "training, s": 20.0,
+        "both, s": 21.5,
+    }
+    assert table_11.timed({"broken": "nan"}, 1.5) == {"broken": "nan"}
+    assert published.TABLE_11.keys() == table_11.variants(Options(extra=EXTRA)).keys()
+
+
+def test_a_base_that_a_table_lacks_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for bases, message in (("FedIIR", "the table has FedAvg, FedAvgM, MOON."), ("Fedavg", "Did you mean 'FedAvg'?")):
+        monkeypatch.setattr(sys, "argv", ["table_5", "--bases", bases, "--only", "^$"])
+        with pytest.raises(SystemExit, match="2"):
+            table_5.main()
+        assert message in capsys.readouterr().err
 
 
 def test_pictures_of_atlases_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,12 @@ import torch
 
 from fedatlas.algorithms.fedgc import ADAMW
 from fedatlas.data import Dataset, DomainImbalance, Federation, federate, from_arrays, from_npz
-from papers.fedgcr import data, evidence, measuring, pretrain_vit, table_3, table_14
+from papers.fedgcr import data, evidence, figure_3, measuring, pretrain_vit, shapes, table_3, table_7, table_14
 from papers.fedgcr.published import ABLATIONS, TABLE_1, TABLE_2, TABLE_6, TABLE_7
 from papers.fedgcr.report import page
 from papers.fedgcr.variants import ABLATION, METHODS, variant
-from papers.tables import Options, Task, measure
+from papers.options import Options
+from papers.tables import Task, measure
 
 TYPES = MappingProxyType({"dark": 40, "bright": 200})
 
@@ -77,8 +78,11 @@ def test_tables_and_the_page_are_printed(
     assert "T' = 7" in shown
     assert "(95.45)" in shown
     assert "PACS, factor 10, FINCH" in shown
+    assert "| DomainNet, factor 10, FINCH |" in shown
+    assert "(the one that ships" not in shown  # of the real setting
+    assert shown.count("With `--quick` all images are the embedded digits") == 2
     first = evidence.plan(Options(quick=True, rounds=1))
-    assert len({(one.key, seed) for one in first for seed in one.seeds}) > 40
+    assert len({(one.key, seed) for one in first for seed in one.seeds}) > 30
     monkeypatch.setattr(evidence, "plan", lambda options: first[:3])
     evidence.main()
     kept = json.loads((tmp_path / "evidence.json").read_bytes())
@@ -88,10 +92,42 @@ def test_tables_and_the_page_are_printed(
     evidence.main()
     text = capsys.readouterr().out
     assert text == page(kept)
+    assert "With `--quick` all images are the embedded digits" in text
     assert "At seed 0 " in text
     assert "PACS, factor 1: all methods" in text
     assert "(82.74)" in text
     assert "| 1.00 |" in text  # FedAvg's time over FedAvg's
+
+
+def test_tables_say_what_stands_for_what_and_which_numbers_the_paper_has_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["table", "--only", "^$", "--out", str(tmp_path)])
+    shapes.methods_table(1, "digit-five", TABLE_1)
+    shapes.methods_table(6, "pacs", TABLE_6)
+    table_7.main()
+    first, second, third = capsys.readouterr().out.split("### ")[1:]
+    assert "generated digits stand in for SYN" in first
+    assert "the paper prints an Avg of 51.48 and 51.44" in first
+    assert "| TERM | – (67.57) |" in first
+    assert "SYN" not in second
+    assert "DomainNet is left out" in third
+    assert "DomainNet: Avg" not in third
+
+
+@pytest.mark.usefixtures("few")
+def test_the_figure_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--quick", "--rounds", "1", "--workers", "1", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["figure_3", *arguments, "--only", "^$"])
+    with pytest.raises(SystemExit, match="2"):
+        figure_3.main()
+    assert "there is nothing to draw" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["figure_3", *arguments])
+    figure_3.main()
+    assert f"figure: {tmp_path / 'figure-3.png'}" in capsys.readouterr().out
+    assert (tmp_path / "figure-3.png").exists()
 
 
 def test_the_page_in_the_docs_is_the_one_that_its_numbers_give() -> None:
@@ -105,6 +141,26 @@ def test_what_an_earlier_call_measured_is_not_measured_again(tmp_path: Path) -> 
     tmp_path.joinpath("evidence.json").write_text(json.dumps({"results": {one.name: {"0": {"domain_mean": 0.5}}}}))
     evidence.restore([one], tmp_path)
     assert measure([one], options) == {one.name: [{"domain_mean": 0.5}]}
+
+
+def test_what_the_docs_hold_is_taken_over_and_given_back(tmp_path: Path) -> None:
+    file = Path(__file__).parents[2] / "docs" / "evidence" / "fedgcr.json"
+    options = Options(rounds=50, extra={"precision": "bfloat16"})
+    variants = [*evidence.plan(options), *evidence.costs(options)]
+    (tmp_path / "evidence.json").write_bytes(file.read_bytes())
+    evidence.restore(variants, tmp_path)
+    assert evidence.gather(variants, tmp_path) == json.loads(file.read_bytes())["results"]
+
+
+def test_a_file_of_other_numbers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other.json").write_text("[]")
+    for name, message in (("other.json", "holds no results of this script"), ("none.json", "cannot be read")):
+        monkeypatch.setattr(sys, "argv", ["evidence", "--report", str(tmp_path / name)])
+        with pytest.raises(SystemExit, match="2"):
+            evidence.main()
+        assert message in capsys.readouterr().err
 
 
 def test_all_methods_have_one_optimizer_and_as_many_groups_as_types() -> None:

@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ from fedatlas.config import Config
 from fedatlas.data import Dataset, Iid, federate
 from fedatlas.seeds import numpy_generator
 from fedatlas.training import make_model
-from papers.fedpce import figure_4, measuring, setting, table_1, table_2
+from papers.fedpce import figure_4, measuring, setting, table_1, table_2, table_3, table_4, table_5
 from papers.fedpce.measuring import client_figures, personalised
-from papers.tables import UNFINISHED, Options, Task, Variant, measure, render
+from papers.options import Options
+from papers.tables import UNFINISHED, Task, Variant, measure, render
 
 EXTRA = {
     "adapt_rounds": 40,
@@ -73,6 +75,38 @@ def test_the_tables_hold_all_methods_and_the_papers_numbers() -> None:
     text = render(table_2.table_2("CIFAR-10", "words"), {"CIFAR-10 FedPCE": [{"cl_noise": 0.5, UNFINISHED: "round 3"}]})
     assert "50.0\\* (48.92)" in text
     assert "CIFAR-10 FedPCE: round 3" in text
+
+
+def test_table_1_counts_parameters_as_the_paper_does() -> None:
+    table = table_1.table_1("CIFAR-10", "words")
+    text = render(table, {"CIFAR-10 FedBN": [{"parameters": 11_174_986, "tuned": 10_624}] * 2})
+    assert "| 11.2 ± 0.0 (11.2) | 10624 ± 0 (10600) |" in text
+
+
+def test_what_stands_in_for_syn_is_said_where_there_is_any() -> None:
+    full = Options(rounds=50, extra=EXTRA)
+    assert "Generated printed digits stand in for SYN." in setting.said(full, "Digits")
+    assert "SYN" not in setting.said(full, "CIFAR-10")
+    assert "With `--quick`" in setting.said(options(), "Digits")
+
+
+def test_a_set_that_a_table_does_not_have_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["table_2", "--quick", "--sets", "CIFAR-10,Digits", "--only", "^$"])
+    with pytest.raises(SystemExit, match="2"):
+        table_2.main()
+    assert "unknown name in --sets 'Digits'" in capsys.readouterr().err
+
+
+def test_quick_versions_of_an_ablation_differ_as_the_whole_ones_do(tmp_path: Path) -> None:
+    for table in (table_3, table_4, table_5):
+        made = {value: table.made(options(tmp_path), value).key for value in table.PAPER}
+        assert len(set(made.values())) == len(made)
+    for count in table_4.PAPER:
+        sections = table_4.made(options(), count).settings["sections"]
+        federation = Config.load(data=sections["data"]).federation()
+        assert len(federation) == sections["data"]["partition"]["num_clients"]
 
 
 def test_few_images_say_where_the_other_method_is_ahead() -> None:

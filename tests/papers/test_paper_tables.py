@@ -1,15 +1,20 @@
 """The helper that papers' scripts share: measured once, kept, and shown beside the paper's number."""
 
 import json
-import sys
+import signal
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
 
-from fedatlas.errors import TrainingError, UsageError
+from fedatlas.errors import DataError, TrainingError, UsageError
+from fedatlas.runs import Run
+from papers import tables
 from papers.kept_results import pack, unpack
-from papers.tables import Cell, Numbers, Options, Table, Task, Variant, measure, read_options, render, trained
+from papers.options import Options
+from papers.tables import Cell, Numbers, Table, Task, Variant, measure, render, trained
 
 
 def counted(task: Task) -> Numbers:
@@ -19,6 +24,8 @@ def counted(task: Task) -> Numbers:
         file.write("x")
     if task.settings.get("breaks"):
         raise TrainingError("loss is nan", client="a", round=3, stage="training")
+    if task.settings.get("mistaken"):
+        raise DataError("no images in /there")
     if task.settings.get("fails"):
         raise RuntimeError("no such file")
     return {"best": task.settings["value"] + task.seed / 100}
@@ -56,9 +63,18 @@ def test_a_broken_training_is_kept_and_a_failure_of_the_script_is_tried_again(
     assert "loss is nan" in results["diverges"][0]["broken"]
     assert results["typo"] == []
     assert results["fine"][0]["best"] == 0.2
-    assert "no such file" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "no such file" in printed
+    assert printed.count("Traceback") == 1
     measure(variants, options)
     assert calls(tmp_path) == 4
+
+
+def test_a_mistake_of_the_user_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert measure([variant("a", mistaken=True)], Options(out=tmp_path)) == {"a": []}
+    printed = capsys.readouterr().err
+    assert printed.rstrip().endswith("a, seed 0: failed, and will be tried again next time: no images in /there")
+    assert "Traceback" not in printed
 
 
 def test_only_runs_the_named_variants_and_shows_all(tmp_path: Path) -> None:
@@ -75,6 +91,9 @@ def test_a_table_shows_ours_beside_the_papers() -> None:
     table = Table(title="Table 1", setting="S.", columns=("one", "two", "three", "four"), rows={"FedAvg": cells})
     # Mean of 40 and 50, sample standard deviation sqrt(2 * 25) = 7.07.
     assert "| FedAvg | 45.0 ± 7.1 (42.24) | broke (59.29) | – | – (1) |" in render(table, results)
+    assert "in brackets the paper's" in render(table, results)
+    alone = Table(title="T", setting="S.", columns=("one",), rows={"FedAvg": (Cell("a"),)})
+    assert "in brackets" not in render(alone, results)
     with pytest.raises(UsageError, match="4 cells for 1 columns"):
         render(Table(title="T", setting="S.", columns=("one",), rows={"FedAvg": cells}), results)
 
@@ -113,13 +132,47 @@ def test_when_the_time_is_up_a_run_is_shown_as_far_as_it_came_and_goes_on_next_t
     assert "unfinished" not in done
 
 
-def test_options_come_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["table", "--quick", "--seeds", "0,2", "--atlas", "x.safetensors"])
-    options = read_options("t", rounds=100, quick_rounds=4, atlas="")
-    assert (options.rounds, options.seeds, options.extra) == (4, (0, 2), {"atlas": "x.safetensors"})
-    assert options.pick(10, 1) == 1
-    monkeypatch.setattr(sys, "argv", ["table", "--rounds", "7"])
-    assert read_options("t", rounds=100).rounds == 7
+def test_at_ctrl_c_a_round_is_finished_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that keeps its optimizer's state cannot be left in the middle of a round."""
+
+    class Interrupting(_Silent):
+        def __enter__(self) -> Self:
+            signal.raise_signal(signal.SIGINT)
+            return self
+
+    settings = {
+        "data": {"source": "digits", "partition": {"name": "by-domain", "clients_per_domain": 1}},
+        "model": {"name": "mlp", "hidden": [8]},
+        "optimizer": {"name": "adam", "keep_state": True},
+        "training": {"rounds": 3, "cohort": 1, "checkpoint_every": 3},
+    }
+    one = Variant(name="one", measure=trained, settings=settings)
+    options = Options(out=tmp_path, workers=1)
+    handler = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patched:
+        patched.setattr(tables, "make_progress", lambda *_: Interrupting())
+        with pytest.raises(KeyboardInterrupt):
+            measure([one], options)
+    assert signal.getsignal(signal.SIGINT) == handler
+    run = Run(tmp_path / "runs" / f"{one.key}-0")
+    assert len(run.rounds) == 1
+    assert run.checkpoint().state.round == 1
+    (done,) = measure([one], options)["one"]
+    assert done["rounds"] == 3
+
+
+class _Silent:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        return None
+
+    def start_from(self, round: int) -> None:
+        return None
+
+    def advance(self, round: int, metrics: Mapping[str, Any]) -> None:
+        return None
 
 
 def test_results_travel_in_one_file_and_are_not_measured_again(tmp_path: Path) -> None:
