@@ -84,6 +84,5 @@ def test_an_atlas_of_other_clients_than_the_runs_is_told_in_adapting(tmp_path: P
     adapter = Adapter(using(federation, fedper(), tmp_path), data=federation, algorithm=fedper())
     settings: dict[str, Any] = {"start": "nearest", "rounds": 1, "steps": 1}
     adapter.adapt_all(atlas=label_histogram(federation), **settings)
-    adapter.adapt_all(atlas=label_histogram(iid("yours", held_out=1)), rounds=1, steps=1, start="mean")  # unused
     with pytest.warns(UserWarning, match=OTHER):
         adapter.adapt_all(atlas=label_histogram(iid("yours", held_out=1)), **settings)
