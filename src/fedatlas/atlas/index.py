@@ -8,6 +8,7 @@ beta^l = mean over the client's examples of L, the vector of the label's name
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -136,7 +137,7 @@ def index_seed(seed: int) -> int:
 
 def index_clients(network: DSAIGN, federation: Federation, embeddings: Embeddings) -> Atlas:
     """Return the index of every client of a federation, held-out ones too, from a trained network."""
-    rows = [index_client(network, federation, embeddings, client.name) for client in federation]
+    rows = _halves(network, federation, embeddings, list(federation))
     return Atlas(
         names=tuple(client.name for client in federation),
         halves={half: torch.stack([row[half] for row in rows]) for half in ("feature", "label")},
@@ -156,6 +157,17 @@ def index_client(
     >>> halves = index_client(network, federation, embeddings, "newcomer")  # doctest: +SKIP
     >>> atlas = atlas.add_client("newcomer", halves, size=80)  # doctest: +SKIP
     """
+    return _halves(network, federation, embeddings, [_member(federation, client)])[0]
+
+
+def sample_indices(network: DSAIGN, examples: Tensor) -> Tensor:
+    """Return the feature index u of each example, (N, width), on the CPU; the network reads in evaluation mode."""
+    return _read(network, [examples])[0]
+
+
+def _halves(
+    network: DSAIGN, federation: Federation, embeddings: Embeddings, clients: Sequence[Client]
+) -> list[dict[str, Tensor]]:
     check_embeddings(federation, embeddings)
     trained_with = network.provenance.get("encoder", embeddings.encoder)
     if embeddings.encoder != trained_with:
@@ -163,27 +175,28 @@ def index_client(
             f"the network was trained on embeddings by {trained_with}, got embeddings by {embeddings.encoder}. "
             "Use the same encoder, or train a network anew."
         )
-    member = _member(federation, client)
-    if len(member.train) == 0:
-        return {"feature": torch.zeros(network.width), "label": torch.zeros(network.class_width)}
-    examples = _vectors(member, embeddings)
-    labels = federation.data.labels[member.train].to(embeddings.classes.device)
-    label_vectors = network.scaled(embeddings.classes.float())[labels]
-    return {
-        "feature": sample_indices(network, examples).double().mean(0).float(),
-        "label": label_vectors.double().mean(0).float().cpu(),
-    }
+    examples = [_vectors(client, embeddings) if len(client.train) else embeddings.examples[:0] for client in clients]
+    classes = network.scaled(embeddings.classes.float())
+    found = []
+    for client, features in zip(clients, _read(network, examples), strict=True):
+        labels = federation.data.labels[client.train].to(classes.device)
+        label = classes[labels].double().mean(0).float().cpu() if len(labels) else torch.zeros(network.class_width)
+        feature = features.double().mean(0).float() if len(labels) else torch.zeros(network.width)
+        found.append({"feature": feature, "label": label})
+    return found
 
 
 @torch.no_grad()
-def sample_indices(network: DSAIGN, examples: Tensor) -> Tensor:
-    """Return the feature index u of each example, (N, width), on the CPU; the network reads in evaluation mode."""
+def _read(network: DSAIGN, groups: Sequence[Tensor]) -> list[Tensor]:
+    """Return the feature indices of each group of examples, which are read apart from each other's."""
     network.eval()
     place = next(network.parameters()).device
+    batches = [batch for examples in groups for batch in network.inputs(examples).split(READING_BATCH) if len(batch)]
     with repeatable(place):
-        inputs = network.inputs(examples)
-        batches = (batch.to(place) for batch in inputs.split(READING_BATCH))
-        return torch.cat([network.halves(network(batch)[0]).feature.cpu() for batch in batches])
+        found = [network.halves(network(batch.to(place))[0]).feature for batch in batches]
+    # A GPU is waited for once, not for each group.
+    whole = torch.cat(found).cpu() if found else torch.zeros(0, network.width)
+    return list(whole.split([len(examples) for examples in groups]))
 
 
 def check_embeddings(federation: Federation, embeddings: Embeddings) -> None:
