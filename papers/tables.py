@@ -48,6 +48,8 @@ BROKEN = "broken"
 """The key under which the numbers of a training that broke say how."""
 UNFINISHED = "unfinished"
 """The key under which numbers say that the time was up before they were whole: shown, and measured on next time."""
+REFUSED = "failed, and will be tried again next time: "
+"""What is said of a training that could not begin, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,10 +121,14 @@ def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Num
         for (key, seed), variant in unique.items()
         if key in keys and UNFINISHED in (read_numbers(options.out, key, seed) or {UNFINISHED: "not begun"})
     ]
-    begun = time.perf_counter()
+    begun, refused = time.perf_counter(), set()
     for done, (name, seed, outcome) in enumerate(_outcomes(missing, unique, options), 1):
         took = f"{done}/{len(missing)} after {time.perf_counter() - begun:.0f} s"
         print(f"{took}: {name}, seed {seed}: {outcome}", file=sys.stderr, flush=True)
+        if outcome.startswith(REFUSED) and outcome in refused:
+            # Such as data that are not there: the others would take as long to say the same.
+            raise UsageError(outcome.removeprefix(REFUSED))
+        refused.add(outcome)
     found: dict[str, list[Numbers]] = {}
     for variant in variants:
         kept = [read_numbers(options.out, variant.key, seed) for seed in variant.seeds or options.seeds]
@@ -357,7 +363,7 @@ def _measured(task: Task, variant: Variant) -> str:
         # The same seed breaks in the same way: there is no use in trying again.
         numbers = {BROKEN: str(error)}
     except FedatlasError as error:
-        return f"failed, and will be tried again next time: {error}"
+        return f"{REFUSED}{error}"
     except Exception:
         return "failed, and will be tried again next time:\n" + traceback.format_exc()
     content = {"name": task.name, "seed": task.seed, "settings": task.settings, "quick": task.options.quick}

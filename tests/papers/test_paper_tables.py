@@ -77,6 +77,17 @@ def test_a_mistake_of_the_user_is_one_line(tmp_path: Path, capsys: pytest.Captur
     assert "Traceback" not in printed
 
 
+def test_what_is_refused_twice_for_the_same_reason_is_not_tried_a_third_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variants = [variant(name, mistaken=True, value=number) for number, name in enumerate("abc")]
+    with pytest.raises(UsageError, match=r"^no images in /there$"):
+        measure(variants, Options(out=tmp_path))
+    printed = capsys.readouterr().err
+    assert printed.count("no images in /there") == 2
+    assert "c, seed 0" not in printed
+
+
 def test_only_runs_the_named_variants_and_shows_all(tmp_path: Path) -> None:
     variants = [variant("fedavg", value=0.1), variant("moon", value=0.2)]
     measure(variants[1:], Options(out=tmp_path))
