@@ -341,7 +341,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"there is no config {path}.") from None
+        raise UsageError(f"there is no config {path}. Check the path.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read config {path}: {getattr(error, 'strerror', None) or error}.") from error
     except tomllib.TOMLDecodeError as error:

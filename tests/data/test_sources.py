@@ -26,11 +26,19 @@ def test_float_images_become_bytes():
     assert data.inputs.flatten().tolist() == [0, 128, 255, 51]
 
 
-@pytest.mark.parametrize("value", [1.5, -0.1, float("nan")])
-def test_float_images_outside_zero_to_one_are_refused(value):
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (1.5, r"must be in \[0, 1\], got 0.0 to 1.5"),
+        (-0.1, r"must be in \[0, 1\], got -0.1"),
+        (np.nan, "NaN or infinity, first at example 1"),
+        (np.inf, "NaN or infinity, first at example 1"),
+    ],
+)
+def test_float_images_outside_zero_to_one_are_refused(value, message):
     images = np.zeros((2, 4, 4, 3))
     images[1, 2, 2, 0] = value
-    with pytest.raises(DataError, match=r"must be in \[0, 1\]"):
+    with pytest.raises(DataError, match=message):
         from_arrays(images, [0, 1])
 
 

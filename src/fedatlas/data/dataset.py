@@ -136,6 +136,11 @@ def check_examples(name: str, inputs: Tensor, labels: Tensor, num_classes: int) 
             f"{name}: labels must be in [0, {num_classes}), got {int(labels[where])} at example {where}. "
             "Renumber the labels or name all classes."
         )
+    check_finite(name, inputs)
+
+
+def check_finite(name: str, inputs: Tensor) -> None:
+    """Refuse inputs with NaN or infinity."""
     if inputs.is_floating_point() and not all_finite(inputs):
         where = int((~inputs.isfinite()).flatten(1).any(1).nonzero()[0])
         raise DataError(f"{name}: inputs hold NaN or infinity, first at example {where}. Clean or drop it.")

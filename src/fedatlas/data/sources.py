@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fedatlas.data.dataset import Dataset, first_few
+from fedatlas.data.dataset import Dataset, check_finite, first_few
 from fedatlas.data.images import decode_images, read_image
 from fedatlas.errors import DataError, UsageError
 
@@ -164,7 +164,7 @@ def from_image_folder(
 def read_npz(file: Path) -> dict[str, Array]:
     """Return the arrays of an npz file, never unpickling anything."""
     if not file.is_file():
-        raise UsageError(f"{file}: there is no such file.")
+        raise UsageError(f"{file}: there is no such file. Check the path.")
     # Asked first: numpy would take another kind of file for a pickle, and say how to load it unsafely.
     if not zipfile.is_zipfile(file):
         raise DataError(f"{file}: is no npz file, or a part of one. Write it whole with numpy.savez, or rename it.")
@@ -234,6 +234,7 @@ def _images(name: str, values: Array) -> Tensor:
         low, high = (values.min(), values.max()) if values.size else (0, 0)
         # Written so that NaN fails too.
         if not (low >= 0 and high <= scale):
+            check_finite(name, torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)))
             raise DataError(
                 f"{name}: images of {values.dtype} must be in [0, {scale}], got {low} to {high}. "
                 "Undo the normalisation and give mean= and std= instead, or clip."

@@ -132,7 +132,7 @@ def _rows(file: Path, lines: TextIO) -> Iterator[dict[str, object]]:
 def _opened(file: Path) -> Iterator[TextIO]:
     """Open a table, and say what is wrong where it cannot be read."""
     if not file.is_file():
-        raise UsageError(f"{file}: there is no such file.")
+        raise UsageError(f"{file}: there is no such file. Check the path.")
     if file.suffix not in TABLE_ENDINGS:
         raise UsageError(f"{file}: a table must end in {', '.join(TABLE_ENDINGS)}.")
     try:
