@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from papers.options import script
+from papers.options import existing, script
 
 ATLAS = "atlas of "
 FOLDER = "results"
@@ -69,7 +69,7 @@ def unpack(file: Path, folder: Path) -> int:
 def main() -> None:
     """Pack a folder, or unpack a file."""
     parser = argparse.ArgumentParser(description="Keep the results of many trainings in one file, or take them out.")
-    parser.add_argument("source", type=Path, help="a script's folder (--out), or a file that was made from one")
+    parser.add_argument("source", type=existing, help="a script's folder (--out), or a file that was made from one")
     parser.add_argument("target", type=Path, help="the file to write, or the folder to fill")
     given = parser.parse_args()
     if given.source.is_dir():

@@ -124,6 +124,13 @@ def read_options(
     return Options(**given, rounds=length, seeds=chosen, extra=own)
 
 
+def existing(text: str) -> Path:
+    """Return a path that an argument names; refuse one that leads nowhere."""
+    if not Path(text).exists():
+        raise argparse.ArgumentTypeError(f"there is no {text}; check the path")
+    return Path(text)
+
+
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from pathlib import Path
 
-from papers.options import script
+from papers.options import existing, script
 
 _MARKED = re.compile(r"<!-- begin ([a-z0-9-]+) -->\n.*?<!-- end \1 -->", re.DOTALL)
 
@@ -40,8 +39,8 @@ def _measured(line: str) -> bool:
 def main() -> None:
     """Fill the page."""
     parser = argparse.ArgumentParser(description="Put measured tables into the page of evidence.")
-    parser.add_argument("folder", type=Path, help="where scripts have written their tables (--out)")
-    parser.add_argument("page", type=Path, help="the page to fill")
+    parser.add_argument("folder", type=existing, help="where scripts have written their tables (--out)")
+    parser.add_argument("page", type=existing, help="the page to fill")
     given = parser.parse_args()
     tables = {file.stem: file.read_text(encoding="utf-8") for file in sorted(given.folder.glob("*.md"))}
     page = given.page.read_text(encoding="utf-8")

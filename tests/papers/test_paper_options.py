@@ -88,3 +88,14 @@ def test_a_script_ends_with_a_message(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit, match="130"):
         script(broken)(KeyboardInterrupt())
     assert "The same command goes on with it." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["papers.report", "papers.kept_results"])
+def test_a_path_that_leads_nowhere_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, str(tmp_path / "none"), str(tmp_path)])
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_module(name, run_name="__main__")
+    assert "none; check the path" in capsys.readouterr().err
