@@ -1,13 +1,18 @@
 """Arguments of the wrong kind, as users write them, and what they are told to write instead."""
 
+import inspect
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import fedatlas
+from fedatlas.client import Local
 from fedatlas.errors import UsageError
 from fedatlas.rehearsal import tiny_federation
 from tiny import blob_federation
@@ -35,6 +40,13 @@ def train(**settings: Any) -> fedatlas.Run:
         (lambda: train(batch_size="8"), "batch_size must be a whole number, got '8'"),
         (lambda: fedatlas.SGD(lr="0.1"), r"SGD\(lr\) must be a number, got '0.1'"),
         (lambda: fedatlas.Adam(weight_decay=None), r"Adam\(weight_decay\) must be a number, got None"),
+        (lambda: fedatlas.fedprox(mu="a"), r"Proximal\(mu\) must be a number, got 'a'. Write it without quotes"),
+        (lambda: fedatlas.qffl(eta=[1]), r"FairStep\(eta\) must be a number, got \[1\]"),
+        (lambda: fedatlas.fedmix(sent=None), r"MeanPool\(sent\) must be a whole number, got None"),
+        (lambda: fedatlas.fedsam(rho="0.1"), r"SharpnessAware\(rho\) must be a number, got '0.1'"),
+        (lambda: fedatlas.fedpce(embedding=3.5), r"ConditionedNorms\(embedding\) must be a whole number, got 3.5"),
+        (lambda: fedatlas.fedpce(embedding_lr="x"), r"fedpce\(embedding_lr\) must be a number, got 'x'"),
+        (lambda: fedatlas.fedgr(num_groups="5"), r"TypeGroups\(num_groups\) must be a whole number, got '5'"),
         (lambda: fedatlas.federate(tiny_federation().data, "dirichlet"), r"got 'dirichlet'. Write fedatlas.data.Diric"),
         (lambda: fedatlas.federate(tiny_federation().data, fedatlas.Iid), r"the class Iid. Write fedatlas.data.Iid\("),
         (
@@ -59,3 +71,57 @@ def test_numbers_of_numpy_are_numbers() -> None:
     run = train(optimizer=fedatlas.SGD(lr=np.float32(0.5)), **numbers)
     assert run.resolved["algorithm"]["optimizer"]["lr"] == 0.5
     assert run.resolved["seeds"]["model"] == 3
+
+
+@pytest.mark.parametrize("name", fedatlas.algorithms.ALGORITHMS)
+def test_every_number_of_a_recipe_is_refused_where_it_is_a_text(name: str) -> None:
+    recipe = fedatlas.algorithms.ALGORITHMS[name]
+    for title, option in inspect.signature(recipe).parameters.items():
+        if "float" in str(option.annotation) or "int" in str(option.annotation):
+            with pytest.raises(UsageError, match="must be"):
+                recipe(**{title: "a"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Each(fedatlas.Term):
+    """Forgets to take the mean."""
+
+    name: ClassVar[str] = "each"
+
+    def loss(self, local: Local, batch: fedatlas.Batch, output: fedatlas.Output) -> Tensor:
+        return output.logits.square().mean(1)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_a_term_that_returns_a_number_for_each_example_is_named(engine: str) -> None:
+    says = r"term 'each' \(Each\) must be one number, got a tensor of shape \(\d+,\). Return the mean over the examples"
+    with pytest.raises(UsageError, match=says):
+        train(algorithm=fedatlas.fedavg().with_terms(Each()), engine=engine, rounds=1)
+
+
+OWN = """
+def needs(strength, *, other, more=1, **rest):
+    pass
+
+
+def help_it():
+    raise ValueError("oops.")
+
+
+def broken():
+    help_it()
+"""
+
+
+def test_mistakes_in_a_recipe_of_ones_own_are_told_with_their_place(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "top.py").write_text("1 / 0")
+    with pytest.raises(UsageError, match=r"own\.py:needs needs other. Give it a default, or set algorithm.other"):
+        fedatlas.build_algorithm(f"{tmp_path}/own.py:needs", strength=1)
+    with pytest.raises(
+        UsageError, match=r"own\.py:broken' cannot be made: ValueError: oops \(.*own.py, line 7\)"
+    ) as it:
+        fedatlas.build_algorithm(f"{tmp_path}/own.py:broken")
+    assert isinstance(it.value.__cause__, ValueError)
+    with pytest.raises(UsageError, match=r"top\.py:any' cannot be loaded: ZeroDivisionError: .* \(.*top.py, line 1\)"):
+        fedatlas.build_algorithm(f"{tmp_path}/top.py:any")

@@ -173,3 +173,13 @@ def test_cosine_falls_from_lr_to_min_lr_over_the_rounds() -> None:
 def test_settings_that_make_no_sense_are_refused(make: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()
+
+
+def test_a_first_rate_below_the_last_one_is_kept_for_all_rounds() -> None:
+    """A new client that begins at 0.001 must not be asked to end at the run's 0.01."""
+    assert SGD(lr=0.1, min_lr=0.01, schedule="cosine").adapting(lr=0.001).min_lr == 0.001
+
+
+def test_a_momentum_of_one_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"SGD\(momentum\) must be in \[0, 1\), got 1.0"):
+        SGD(momentum=1.0)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,9 @@ from fedatlas.errors import DataError, UsageError
 from fedatlas.rehearsal import tiny_federation
 from fedatlas.training import make_model, train
 from tiny import Norms, blob_federation, same_bits
+
+# One client of the tiny federation has one example.
+pytestmark = pytest.mark.filterwarnings("ignore:client-2 will take no step")
 
 QUIET: dict[str, Any] = {"rounds": 1, "workers": 1, "progress": False}
 CPU = torch.device("cpu")
@@ -138,6 +142,9 @@ def test_a_trained_model_does_on_a_client_what_the_record_says(algorithm: Algori
         assert record["loss"] == pytest.approx(loss, rel=1e-5)
         assert not features.requires_grad
     assert torch.equal(inputs, ClientData(federation, 7).batch(client.test, None).inputs)
+    last = federation.data.inputs[client.test].permute(0, 2, 3, 1)
+    assert torch.equal(run.prepare(last.numpy()), inputs)
+    assert torch.equal(run.prepare(last / 255), inputs)
 
 
 def test_a_model_of_ones_own_is_given_again_to_be_used(tmp_path: Path) -> None:
@@ -155,6 +162,12 @@ def test_a_model_of_ones_own_is_given_again_to_be_used(tmp_path: Path) -> None:
         run.model("client-9", network=Norms)
     with pytest.raises(DataError, match=r"trained on features of torch.float32 and shape \(N, 4\); got .* \(2, 3\)"):
         run.prepare(torch.zeros(2, 3))
+    assert run.prepare([[1.0, 2.0, 3.0, 4.0]]).dtype == run.prepare(np.ones((1, 4))).dtype == torch.float32
+    for nonsense in ("x", None, [[1.0], [1.0, 2.0]], np.array(["a"])):
+        with pytest.raises(DataError, match="inputs must be an array of numbers, got"):
+            run.prepare(nonsense)
+    with pytest.raises(DataError, match="inputs: cannot tell what inputs of uint8"):
+        run.prepare(np.ones((2, 4), np.uint8))
 
 
 def test_whose_model_must_be_said_where_clients_keep_some_of_it(tmp_path: Path) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedatlas.errors import UsageError
+from fedatlas.errors import FedatlasError, UsageError
+
+_NOT_THEIRS = (str(Path(__file__).parent), importlib.__file__, "<frozen ")
+"""How the names of files begin that call a user's own."""
 
 
 def find_function(text: str, what: str) -> Callable[..., Any]:
@@ -26,9 +30,28 @@ def find_function(text: str, what: str) -> Callable[..., Any]:
         raise UsageError(f"{what} {text!r} cannot be found: {error}.") from error
     except SyntaxError as error:
         raise UsageError(f"{what} {text!r} cannot be read: {error}.") from error
+    except FedatlasError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{what} {text!r} cannot be loaded: {told(error)}.") from error
     if not callable(function):
         raise UsageError(f"{what} {text!r} is no function but of type {type(function).__name__}.")
     return function
+
+
+def told(error: Exception) -> str:
+    """Return what an error in a user's own code says, and where it came up.
+
+    >>> told(ValueError("too small"))
+    'ValueError: too small'
+    """
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THEIRS)
+    ]
+    # The last line in the file where the user's code was entered; deeper down it may be a library's.
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}".removesuffix(".") + where
 
 
 @cache

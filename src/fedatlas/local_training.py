@@ -15,7 +15,7 @@ from torch import Tensor
 from fedatlas.algorithm import Algorithm
 from fedatlas.client import OPTIMIZER, PERSONAL, Local, LocalWork, Workbench, copies
 from fedatlas.errors import TrainingError
-from fedatlas.objectives import Batch
+from fedatlas.objectives import Batch, summands
 from fedatlas.optimizers import Rate
 from fedatlas.seeds import generator, seeded
 from fedatlas.types import Assignment, Memory, Tensors, Upload
@@ -143,8 +143,7 @@ class Look:
         kept = {k: b.clone() for k, b in local.buffers.items()} if self.losses else {}
         with torch.enable_grad():
             output = local.compute(batch.inputs)
-            terms = (term.loss(local, batch, output) for term in self._algorithm.objective)
-            first, *others = [term for term in terms if term is not None] or [output.logits.new_zeros(())]
+            first, *others = summands(self._algorithm.objective, local, batch, output) or [output.logits.new_zeros(())]
             loss = sum(others, start=first)
             found = torch.autograd.grad(loss, list(local.parameters.values()), materialize_grads=True)
         gradients = list(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedatlas.errors import TrainingError, UsageError
+from fedatlas.errors import TrainingError, UsageError, expect_settings
 from fedatlas.models.classifier import inside_transformation
 from fedatlas.types import Cohort, Tensors
 
@@ -51,6 +52,9 @@ class Term:
     """Whether ``loss`` heeds the batch's weights; clients of unequal sizes can then step together."""
     differentiates_twice: ClassVar[bool] = False
     """Whether ``loss`` holds a gradient of what the network says, so that the network must not be compiled."""
+
+    def __post_init__(self) -> None:
+        expect_settings(self)
 
     def introduce(self, data: ClientData) -> Tensors:
         """Return what the server must know before the first round; sent once."""
@@ -110,6 +114,22 @@ class ReceivedLoss(Term):
     def finish(self, local: Local) -> Tensors:
         """Send what was measured."""
         return local.scratch[self.name]
+
+
+def summands(objective: Iterable[Term], local: Local, batch: Batch, output: Output) -> list[Tensor]:
+    """Return what the terms add to the loss, one number each."""
+    found = []
+    for term in objective:
+        loss = term.loss(local, batch, output)
+        if loss is None:
+            continue
+        if getattr(loss, "ndim", 0):
+            raise UsageError(
+                f"the loss of the term {term.name!r} ({type(term).__name__}) must be one number, got a tensor of shape "
+                f"{tuple(loss.shape)}. Return the mean over the examples, e.g. loss.mean()."
+            )
+        found.append(loss)
+    return found
 
 
 def mean_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import get_unwrapped, is_batchedtensor, maybe_get_bdim
 
-from fedatlas.errors import UsageError, expect_numbers
+from fedatlas.errors import UsageError, expect_settings
 from fedatlas.types import Tensors
 
 Gradient = Callable[[], list[Tensor]]
@@ -48,7 +48,7 @@ class LocalOptimizer:
 
     def __post_init__(self) -> None:
         where = type(self).__name__
-        expect_numbers(self, [own.name for own in fields(self) if isinstance(own.default, float)], where=where)
+        expect_settings(self)
         if not self.lr > 0 or not math.isfinite(self.lr):
             raise UsageError(f"{where}(lr) must be a positive number, got {self.lr}.")
         if self.weight_decay < 0:
@@ -339,6 +339,7 @@ class Wrapper(LocalOptimizer):
     keep_state: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        expect_settings(self)
         for setting in fields(LocalOptimizer):
             object.__setattr__(self, setting.name, getattr(self.base, setting.name))
 

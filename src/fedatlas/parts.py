@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from fedatlas.errors import expect_settings
 from fedatlas.types import Roster, Tensors
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ class ServerPart:
     name: ClassVar[str]
     discloses: ClassVar[tuple[str, ...]] = ()
     """What leaves the client beyond the model's change, one line each."""
+
+    def __post_init__(self) -> None:
+        expect_settings(self)
 
     def introduce(self, data: ClientData) -> Tensors:
         """Return what the server must know of a client before the first round; sent once."""

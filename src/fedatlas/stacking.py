@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from fedatlas.algorithm import Algorithm
 from fedatlas.client import Local, autocast, widened
 from fedatlas.graphs import KINDS, Unknown, parts_of
-from fedatlas.objectives import Batch
+from fedatlas.objectives import Batch, summands
 from fedatlas.optimizers import LocalOptimizer
 from fedatlas.recorders import Recorder, UncapturableError
 from fedatlas.rounding import products_like_convolutions
@@ -195,8 +195,8 @@ def one_step(algorithm: Algorithm, optimizer: LocalOptimizer, local: Local) -> C
                 output = widened(functional_call(model, {**parameters, **moved, **counted}, (inputs,)))
             inner = replace(seen, parameters=parameters)
             with _NoSlopes():
-                terms = [term.loss(inner, batch, output) for term in algorithm.objective]
-            loss = sum((term for term in terms if term is not None), start=torch.zeros((), device=inputs.device))
+                added = summands(algorithm.objective, inner, batch, output)
+            loss = sum(added, start=torch.zeros((), device=inputs.device))
             return loss, (loss.detach(), moved)
 
         def gradient() -> list[Tensor]:

@@ -27,8 +27,8 @@ from fedatlas.algorithms.moon import moon
 from fedatlas.algorithms.qffl import qffl
 from fedatlas.algorithms.scaffold import scaffold
 from fedatlas.algorithms.term import term
-from fedatlas.errors import UsageError, unknown_name
-from fedatlas.functions import find_function
+from fedatlas.errors import FedatlasError, UsageError, unknown_name
+from fedatlas.functions import find_function, told
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedavg": fedavg,
@@ -81,10 +81,24 @@ def build_algorithm(name: str, **options: Any) -> Algorithm:
             raise unknown_name(f"option of {name}", option, known)
     if isinstance(base := options.get("base"), str | dict):
         options["base"] = build_algorithm(base) if isinstance(base, str) else build_algorithm(**base)
-    built = recipe(**options)
+    missing = [title for title, option in known.items() if _is_needed(option) and title not in options]
+    if missing:
+        raise UsageError(f"{name} needs {', '.join(missing)}. Give it a default, or set algorithm.{missing[0]}.")
+    try:
+        built = recipe(**options)
+    except FedatlasError:
+        raise
+    except Exception as error:
+        if ":" not in name:
+            raise
+        raise UsageError(f"algorithm {name!r} cannot be made: {told(error)}.") from error
     if not isinstance(built, Algorithm):
         raise UsageError(f"algorithm {name!r} must return a fedatlas.Algorithm, got {type(built).__name__}.")
     return built
+
+
+def _is_needed(option: inspect.Parameter) -> bool:
+    return option.default is option.empty and option.kind not in (option.VAR_POSITIONAL, option.VAR_KEYWORD)
 
 
 __all__ = [

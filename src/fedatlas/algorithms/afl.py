@@ -31,6 +31,7 @@ class Agnostic(Weighting):
     """Step size of the clients' weights; 0 keeps them equal."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.lambda_lr < math.inf:
             raise UsageError(f"Agnostic(lambda_lr) must not be negative, got {self.lambda_lr}.")
 

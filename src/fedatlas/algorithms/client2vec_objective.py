@@ -18,7 +18,7 @@ from fedatlas.aggregation import ServerRule
 from fedatlas.algorithms.client2vec_sampling import VECTOR, check_half, positions
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.client import Local
-from fedatlas.errors import UsageError, unknown_name
+from fedatlas.errors import UsageError, expect_settings, unknown_name
 from fedatlas.heads import find_head
 from fedatlas.objectives import Batch, Output, Term
 from fedatlas.splits import ShareAll, Split
@@ -65,6 +65,7 @@ class Projected:
     """Which classifier is tested: the model's own, ``h``, or that of the projection, ``g``."""
 
     def __post_init__(self) -> None:
+        expect_settings(self)
         for title in ("width", "num_features", "num_classes"):
             value = getattr(self, title)
             if value is not None and value < 1:
@@ -141,6 +142,7 @@ class IndexOrthogonality(Term):
     """Whether the divergence leaves h as it is, and acts through G alone."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for title in ("lambda_o", "lambda_d"):
             if not 0 <= getattr(self, title) < math.inf:
                 raise UsageError(f"IndexOrthogonality({title}) must not be negative, got {getattr(self, title)}.")
@@ -197,6 +199,7 @@ class AtlasVectors(ServerRule):
     """The half that is told."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_half(self.atlas, self.half, "AtlasVectors")
 
     def init(self, shared: Tensors, roster: Roster) -> Tensors:

@@ -42,6 +42,7 @@ class SimilarToLast(Sampler):
     """One half of the vectors, to be compared alone; None takes the mean over all halves."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.tau > 0:
             raise UsageError(f"SimilarToLast(tau) must be above 0, got {self.tau}.")
         check_half(self.atlas, self.half, "SimilarToLast")
@@ -99,6 +100,7 @@ class SimilarityWeights(Weighting):
     """One half of the vectors, to be compared alone; None takes the mean over all halves."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.gamma <= 1:
             raise UsageError(f"SimilarityWeights(gamma) must be in [0, 1], got {self.gamma}.")
         if not self.lambda1 > 0:

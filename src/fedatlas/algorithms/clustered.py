@@ -61,6 +61,7 @@ class ClusteredBySimilarity(Sampler):
     """How two clients' changes are compared: the angle between them, or the L1 or L2 norm of their difference."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.measure not in MEASURES:
             raise unknown_name("measure of ClusteredBySimilarity", self.measure, MEASURES)
 

@@ -26,6 +26,7 @@ class Momentum(ServerRule):
     """Look ahead: apply the change and ``beta`` times the new velocity."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.beta <= 1:
             raise UsageError(f"Momentum(beta) must be in [0, 1], got {self.beta}.")
 

@@ -33,6 +33,7 @@ class Discrepancy(Weighting):
     """How much weight everyone is given first; with it even strongly skewed clients may count."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.a < math.inf:
             raise UsageError(f"Discrepancy(a) must not be negative, got {self.a}.")
         if not math.isfinite(self.b):

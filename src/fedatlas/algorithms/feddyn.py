@@ -36,6 +36,7 @@ class DynamicPull(Term):
     """Strength of the pull."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.alpha < math.inf:
             raise UsageError(f"DynamicPull(alpha) must be a positive number, got {self.alpha}.")
 

@@ -75,6 +75,7 @@ class GroupCustomization(Term):
     """Let ``lambda1`` grow from half its value to the whole over the run, as the authors' code does."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for title in ("lambda1", "lambda2"):
             if not 0 <= getattr(self, title) < math.inf:
                 raise UsageError(f"GroupCustomization({title}) must not be negative, got {getattr(self, title)}.")

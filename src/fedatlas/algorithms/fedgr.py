@@ -25,7 +25,7 @@ from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.origin import ORIGIN
 from fedatlas.client import Local
-from fedatlas.errors import UsageError, expect, unknown_name
+from fedatlas.errors import UsageError, expect, expect_settings, unknown_name
 from fedatlas.grouping import COVARIANCES, METHODS, Groups, group_clients, group_means
 from fedatlas.models.prompted import TypePrompted
 from fedatlas.objectives import ReceivedLoss, Term, received_losses
@@ -105,6 +105,7 @@ class TypeGroups:
     """Of the starts, with the round."""
 
     def __post_init__(self) -> None:
+        expect_settings(self)
         for title, value in (("num_groups", self.num_groups), ("n_init", self.n_init)):
             if value < 1:
                 raise UsageError(f"TypeGroups({title}) must be at least 1, got {value}.")
@@ -185,6 +186,7 @@ class GroupLoss(Weighting):
     """Weigh the members of a group by their examples in its loss."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not -1 <= self.q < math.inf:
             raise UsageError(f"GroupLoss(q) must be at least -1, got {self.q}.")
         for title, value in (("delta", self.delta), ("gamma", self.gamma)):

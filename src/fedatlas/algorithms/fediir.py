@@ -41,6 +41,7 @@ class GradientAlignment(Term):
     """Weight of the squared distance between the gradients."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.penalty >= 0:
             raise UsageError(f"GradientAlignment(penalty) must not be negative, got {self.penalty}.")
 
@@ -80,6 +81,7 @@ class MeanHeadGradient(ServerRule):
     """How much of the old average stays."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.ema < 1:
             raise UsageError(f"MeanHeadGradient(ema) must be in [0, 1), got {self.ema}.")
 

@@ -27,6 +27,7 @@ class CalibratedCrossEntropy(Term):
     """Strength of the calibration; 0 is plain cross-entropy over all classes."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.tau >= 0:
             raise UsageError(f"CalibratedCrossEntropy(tau) must not be negative, got {self.tau}.")
 

@@ -41,6 +41,7 @@ class MixedCrossEntropy(Term):
     """Draw a mean for each example and not one for the batch."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.lam < 1:
             raise UsageError(f"MixedCrossEntropy(lam) must be in [0, 1), got {self.lam}.")
 
@@ -99,6 +100,7 @@ class MeanPool(ServerRule):
     """The most means that a client receives in a round, drawn anew from the pool each time."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.group is not None and self.group < 2:
             raise UsageError(f"MeanPool(group) must be at least 2 (a mean of one is the example), got {self.group}.")
         for title, value in (("max_groups", self.max_groups), ("sent", self.sent)):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithm import Algorithm
-from fedatlas.errors import UsageError
+from fedatlas.errors import UsageError, expect_number, expect_settings
 from fedatlas.models.conditioned import ClientEmbedding, ConditionedNorms, NormGenerators
 from fedatlas.optimizers import Adam, Gradient, LocalOptimizer, Rate, RoundRate, Wrapper
 from fedatlas.splits import Split
@@ -77,6 +77,9 @@ class Group:
     """Where a cosine schedule ends."""
     adapting_lr: float | None = None
     """The first rate when a new client tunes what is its own; None is ``lr``."""
+
+    def __post_init__(self) -> None:
+        expect_settings(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +147,8 @@ def fedpce(
     embedding_lr: float = 0.1,
 ) -> Algorithm:
     """Each client has a few numbers of its own; shared perceptrons make all norms' scales and shifts from them."""
+    for title, rate in (("lr", lr), ("generator_lr", generator_lr), ("embedding_lr", embedding_lr)):
+        expect_number(rate, f"fedpce({title})")
     groups = (
         Group(of=NormGenerators, lr=generator_lr, min_lr=min(1e-6, generator_lr)),
         Group(of=ClientEmbedding, lr=embedding_lr, min_lr=min(1e-4, embedding_lr), adapting_lr=min(1e-2, embedding_lr)),

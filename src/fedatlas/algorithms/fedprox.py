@@ -26,6 +26,7 @@ class Proximal(Term):
     """Weight of the pull towards the received model."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.mu < 0:
             raise UsageError(f"Proximal(mu) must not be negative, got {self.mu}.")
 

@@ -18,7 +18,7 @@ from fedatlas.aggregation import ServerRule
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedsam import SharpnessAware
 from fedatlas.client import ClientData
-from fedatlas.errors import UsageError
+from fedatlas.errors import UsageError, expect_settings
 from fedatlas.seeds import generator
 from fedatlas.splits import Split
 from fedatlas.types import Roster, Tensors
@@ -81,6 +81,7 @@ class AmplitudeNorm:
     """Channels of the images; None takes them from the model's first convolution."""
 
     def __post_init__(self) -> None:
+        expect_settings(self)
         if self.window < 0:
             raise UsageError(f"AmplitudeNorm(window) must not be negative, got {self.window}.")
         if self.channels is not None and self.channels < 1:

@@ -35,6 +35,7 @@ class ModelContrast(Term):
     """Temperature: the smaller, the sharper the contrast."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.mu >= 0:
             raise UsageError(f"ModelContrast(mu) must not be negative, got {self.mu}.")
         if not self.tau > 0:

@@ -32,6 +32,7 @@ class FairStep(ServerRule):
     """Its inverse stands for the Lipschitz constant; None takes the clients' learning rate."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.q < math.inf:
             raise UsageError(f"FairStep(q) must not be negative, got {self.q}.")
         if self.eta is not None and not 0 < self.eta < math.inf:

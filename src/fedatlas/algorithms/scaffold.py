@@ -71,6 +71,7 @@ class MeanControl(ServerRule):
     """The server's step size eta_g."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.server_lr < math.inf:
             raise UsageError(f"MeanControl(server_lr) must be a positive number, got {self.server_lr}.")
 

@@ -27,6 +27,7 @@ class Tilted(Weighting):
     """The tilt: 0 changes nothing, large nears the worst client, negative turns away from outliers."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not math.isfinite(self.t):
             raise UsageError(f"Tilted(t) must be a number, got {self.t}.")
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedatlas.atlas.noise import noisy, plan_noise
 from fedatlas.atlas.places import group_labels, place
 from fedatlas.atlas.storage import read_vectors, write_vectors
-from fedatlas.errors import DataError, UsageError, expect, unknown_name
+from fedatlas.errors import DataError, UsageError, expect, expect_number, unknown_name
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,7 +88,9 @@ class Atlas:
             total.addmm_(rows, rows.T, alpha=1 / len(chosen))
         return total.clamp_(-1, 1)
 
-    def similarity_to(self, members: Tensor, weights: Tensor | None = None, half: str | None = None) -> Tensor:
+    def similarity_to(
+        self, members: Tensor | Sequence[int], weights: Tensor | Sequence[float] | None = None, half: str | None = None
+    ) -> Tensor:
         """Return (clients,): how alike each client is to a set of clients.
 
             S(i, C) = sum over j in C of N_j mean over halves of cos(beta_i, beta_j) / sum over j in C of N_j    (Eq. 1)
@@ -98,9 +100,16 @@ class Atlas:
             weights: N_j, one for each member in the order of ``members``; the sizes if not given.
             half: one half alone, without the mean over halves.
         """
+        members = _tensor(members, "members", whole=True)
         if members.ndim != 1 or len(members) == 0:
             raise UsageError(f"members must be the positions of at least one client, got {members.tolist()}.")
-        share = (self.sizes[members] if weights is None else weights).float()
+        low, high = map(int, members.aminmax())
+        if low < 0 or high >= len(self):
+            raise UsageError(
+                f"members must be positions of the {len(self)} clients, 0 to {len(self) - 1}; got {low} to {high}. "
+                "atlas.rows(names) returns them."
+            )
+        share = (self.sizes[members] if weights is None else _tensor(weights, "weights")).float()
         if share.shape != members.shape or not bool((share >= 0).all()) or not 0 < float(share.sum()) < float("inf"):
             raise UsageError(
                 "weights must be one number for each member, none negative and not all zero; "
@@ -112,10 +121,12 @@ class Atlas:
 
     def neighbours(self, client: str, count: int = 5, half: str | None = None) -> list[tuple[str, float]]:
         """Return the most similar clients with their similarity, the nearest first."""
+        if expect_number(count, "count of neighbours", whole=True) < 1:
+            raise UsageError(f"count of neighbours must be at least 1, got {count}.")
         row = self.rows([client])
         similarity = self.similarity_to(row, torch.ones(1), half)
         order = similarity.sort(descending=True, stable=True).indices.tolist()
-        nearest = [i for i in order if i != int(row)][: max(count, 0)]
+        nearest = [i for i in order if i != int(row)][:count]
         return [(self.names[i], float(similarity[i])) for i in nearest]
 
     def groups(self, count: int, *, half: str | None = None, method: str = "kmeans", seed: int = 0) -> Tensor:
@@ -277,7 +288,7 @@ def _tensor(values: Any, title: str, *, whole: bool = False) -> Tensor:
         array = np.asarray(values)
     except ValueError as error:
         raise DataError(f"{title!r} of the atlas must be an array of numbers: {error}.") from error
-    if array.dtype.kind not in ("iu" if whole else "fiu"):
+    if array.size and array.dtype.kind not in ("iu" if whole else "fiu"):
         kind = "whole numbers" if whole else "numbers"
         raise DataError(f"{title!r} of the atlas must be an array of {kind}, got one of {array.dtype}.")
     return torch.from_numpy(array.astype(np.int64 if whole else np.float32))

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedatlas.errors import UsageError, unknown_name
+from fedatlas.errors import UsageError, expect_settings, unknown_name
 from fedatlas.models.classifier import inside_transformation
 from fedatlas.models.norms import NORM_LAYERS
 
@@ -165,6 +165,7 @@ class ConditionedNorms:
     batch (``batch``), or not at all (``film``)."""
 
     def __post_init__(self) -> None:
+        expect_settings(self)
         for title in ("embedding", "hidden"):
             if getattr(self, title) < 1:
                 raise UsageError(f"ConditionedNorms({title}) must be at least 1, got {getattr(self, title)}.")
