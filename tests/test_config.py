@@ -3,16 +3,19 @@ import re
 from pathlib import Path
 from typing import get_type_hints
 
+import numpy as np
 import pytest
 
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedprox import Proximal
+from fedatlas.client import ClientData
 from fedatlas.config import DEFAULTS, OPEN, Config
 from fedatlas.config_types import TYPES
 from fedatlas.data import PARTITIONS
 from fedatlas.errors import UsageError
 from fedatlas.models import MODELS
 from fedatlas.optimizers import OPTIMIZERS, SGD, Adam
+from fedatlas.running import default_folder
 
 
 def test_later_settings_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
@@ -167,6 +170,30 @@ def test_wrong_data_settings_are_named(setting: str, message: str) -> None:
         Config.load(None, [setting]).federation()
 
 
+def test_images_are_scaled_as_the_config_says() -> None:
+    """A white pixel, 1, of mean 0.5 and deviation 0.25 is (1 - 0.5) / 0.25 = 2."""
+    config = Config.load(None, ["data.mean=[0.5, 0.5, 0.5]", "data.std=[0.25, 0.25, 1]"])
+    federation = config.federation()
+    white = (federation.data.inputs.amin(1) == 255).flatten(1).any(1).nonzero()[0]
+    assert ClientData(federation, 0).batch(white, None).inputs.amax((0, 2, 3)).tolist() == [2.0, 2.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["data.mean=[0.5, 0.5, 0.5]"], "data.mean and data.std go together"),
+        (["data.mean=[0.5]", "data.std=[0.5]"], "one number for each of 3 channels; got 1 and 1"),
+        (["data.mean=[0.5, 0.5, 0.5]", "data.std=[0.5, 0, 0.5]"], "std= must be above 0"),
+        (["data.source=FEATURES", "data.mean=[0.5]", "data.std=[0.5]"], "are for images, and its inputs are none"),
+    ],
+)
+def test_a_scaling_that_cannot_be_is_refused(settings: list[str], message: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "features.npz", x=np.zeros((4, 1), dtype=np.float32), y=np.arange(4) % 2)
+    given = [setting.replace("FEATURES", str(tmp_path / "features.npz")) for setting in settings]
+    with pytest.raises(UsageError, match=re.escape(message)):
+        Config.load(None, given).dataset()
+
+
 def test_every_option_that_a_config_can_set_has_a_type() -> None:
     makers = [*ALGORITHMS.values(), *OPTIMIZERS.values(), *PARTITIONS.values(), *(e.builder for e in MODELS.values())]
     for make in makers:
@@ -203,6 +230,15 @@ def test_one_algorithm_goes_by_several_names_with_other_options() -> None:
         Config.load(None, ["algorithms.wek.mu=1"])
     with pytest.raises(UsageError, match=r"algorithms\.weak\.mu must be a number, got 'x'"):
         Config.load(None, ['algorithms.weak={name = "fedprox", mu = "x"}'])
+
+
+def test_a_run_with_an_atlas_has_a_default_folder_of_its_own() -> None:
+    for settings, folder in {
+        (): "runs/digits-fedavg-0",
+        ("atlas.file=a.safetensors",): "runs/digits-fedavg-atlas-0",
+        ("atlas.make.source=label-histogram", "seed=3"): "runs/digits-fedavg-atlas-3",
+    }.items():
+        assert default_folder(Config.load(None, settings)) == Path(folder)
 
 
 def test_the_page_names_every_section_and_every_key_of_training() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +11,13 @@ from fedatlas.algorithm import Algorithm
 from fedatlas.client import LocalWork
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
+from fedatlas.rehearsal import tiny_federation
 from fedatlas.rounds import RoundRecord, ServerState, initial_state, play_round
+from fedatlas.runs import Run
 from fedatlas.sampling import Draws
 from fedatlas.seeds import generator
 from fedatlas.simulate import Simulator
+from fedatlas.training import train
 
 
 class Line(nn.Module):
@@ -144,3 +148,18 @@ class Again:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.captures += 1
         return function
+
+
+def image_run(folder: Path, algorithm: Algorithm, norm: str = "instance", **options: object) -> Run:
+    """A small network on the tiny federation of images, trained for two rounds."""
+    federation = tiny_federation("images")
+    model_options = {"width": 4, "norm": norm}
+    settings = {"rounds": 2, "batch_size": 8, "workers": 1, "progress": False, **options}
+    return train(
+        federation,
+        algorithm,
+        model="cnn",
+        model_options=model_options,
+        folder=folder,
+        **settings,  # type: ignore[arg-type]
+    )

@@ -1,9 +1,9 @@
 """Configs: TOML tables, checked key by key, with ``--set section.key=value`` on top.
 
 seed = 0
-[data]       source, folder, domains (some of its own), partition (a table with a name), test, test_fraction, held_out,
-             folds, fold; of a table of texts text, client, label, domain (its columns), context, stride, fraction;
-             of a folder of images size
+[data]       source, folder, domains (some of its own), mean, std (of images, by channel), partition (a table with a
+             name), test, test_fraction, held_out, folds, fold; of a table of texts text, client, label, domain (its
+             columns), context, stride, fraction; of a folder of images size
 [model]      name and the model's own options
 [algorithm]  name and the recipe's own options
 [atlas]      file or make (a table: how to make it first), use (a list of sample, aggregate, train), client2vec's own
@@ -38,6 +38,7 @@ from fedatlas.atlas.dsa_ign import IndexSettings
 from fedatlas.client import LocalWork
 from fedatlas.config_types import ATLAS_OPTIONS, check_model, check_types
 from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, is_named, load_dataset
+from fedatlas.data.sources import rescale
 from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.models.registry import USUAL_MODELS
 from fedatlas.optimizers import OPTIMIZERS, LocalOptimizer
@@ -51,6 +52,8 @@ DEFAULTS: dict[str, Any] = {
         "source": "digits",
         "folder": None,
         "domains": None,
+        "mean": None,
+        "std": None,
         "partition": None,
         "test": None,
         "test_fraction": 0.25,
@@ -134,7 +137,17 @@ class Config:
         """Return the data set that is named."""
         data, seed = self.values["data"], self.seeds().partition
         folder, domains = data["folder"], data["domains"]
-        return load_dataset(data["source"], data_folder=folder, seed=seed, domains=domains, options=self.reading())
+        found = load_dataset(data["source"], data_folder=folder, seed=seed, domains=domains, options=self.reading())
+        return self.scaled(found)
+
+    def scaled(self, dataset: Dataset) -> Dataset:
+        """Return a data set with the scaling of images that is set, else with its own."""
+        mean, std = self.values["data"]["mean"], self.values["data"]["std"]
+        if mean is None and std is None:
+            return dataset
+        if mean is None or std is None:
+            raise UsageError("data.mean and data.std go together: images are scaled to (x - mean) / std. Give both.")
+        return rescale(dataset, mean, std)
 
     def reading(self) -> dict[str, Any]:
         """Return how a table of texts or a folder of images is read, as ``load_dataset`` takes it."""

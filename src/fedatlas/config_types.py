@@ -35,6 +35,7 @@ TYPES: dict[str, Any] = {
         "source": str | Path,
         "folder": str | Path | None,
         "domains": Sequence[str] | None,
+        **dict.fromkeys(("mean", "std"), Sequence[float] | None),
         "partition": str | Mapping[str, Any] | None,
         "test": str | None,
         **{key: _FEDERATE[key] for key in ("test_fraction", "held_out")},

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedatlas.algorithm import Algorithm
 from fedatlas.client import PERSONAL, Workbench
 from fedatlas.data.dataset import DTYPES
+from fedatlas.data.sources import as_inputs
 from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.models import build_model
 from fedatlas.models.conditioned import bake
@@ -57,14 +58,23 @@ def trained_network(
 
 
 def prepared_inputs(run: Run, inputs: Any) -> Tensor:
-    """Return examples, as a data set holds them, in the form in which the run's network was trained on them."""
+    """Return examples, as ``from_arrays`` takes them, in the form in which the run's network was trained on them."""
     kind, form = run.resolved["federation"]["kind"], run.resolved["federation"]["form"]
-    tensor = torch.as_tensor(inputs)
-    if tensor.dtype != DTYPES[kind] or tuple(tensor.shape[1:]) != tuple(form["shape"]):
+    wanted = (DTYPES[kind], tuple(form["shape"]))
+    try:
+        tensor = torch.as_tensor(inputs)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"inputs must be an array of numbers, got {inputs!r:.80}. Give examples as the data set of {run.folder} "
+            "holds them."
+        ) from error
+    if (tensor.dtype, tuple(tensor.shape[1:])) != wanted:
+        tensor = as_inputs("inputs", tensor).to(tensor.device)
+    if (tensor.dtype, tuple(tensor.shape[1:])) != wanted:
         shape = ", ".join(["N", *map(str, form["shape"])])
         raise DataError(
-            f"{run.folder} was trained on {kind} of {DTYPES[kind]} and shape ({shape}); got {tensor.dtype} of shape "
-            f"{tuple(tensor.shape)}. Give examples as its data set holds them."
+            f"{run.folder} was trained on {kind} of {wanted[0]} and shape ({shape}); got {tensor.dtype} of shape "
+            f"{tuple(tensor.shape)}. Give examples as its data set holds them; images may have their channels last."
         )
     if kind != "image":
         return tensor

@@ -128,3 +128,20 @@ def test_only_some_domains_of_a_data_set_can_be_taken() -> None:
     assert torch.equal(federation.data.inputs[own], whole.inputs[whole.domain == whole.domains.index("thin")])
     with pytest.raises(UsageError, match="unknown domain"):
         Config.load(data={"domains": ["photos"]}).dataset()
+
+
+def test_kinds_have_like_classes_though_the_data_are_in_order() -> None:
+    """1200 pictures sorted by class: each third of the clients has about 40 of each of ten classes."""
+    data = pictures()
+    data = Dataset(name="sorted", inputs=data.inputs, labels=data.labels.sort().values, classes=data.classes)
+    shares = Degraded(num_clients=12).assign(data, numpy_generator(0))
+    for first in (0, 4, 8):
+        own = np.concatenate([share.indices for share in shares[first : first + 4]])
+        assert min(np.bincount(data.labels.numpy()[own], minlength=10)) > 20
+
+
+def test_the_least_number_of_examples_is_that_of_the_settings() -> None:
+    """600 pictures: a pair of clients with unequal classes has 100, and at 45 each has nearly half, whatever alpha."""
+    for seed in range(3):
+        shares = Degraded(num_clients=12, min_samples=45).assign(pictures(600), numpy_generator(seed))
+        assert min(len(share.indices) for share in shares) >= 45

@@ -134,3 +134,16 @@ def test_an_order_must_name_every_domain_once():
         assign(DomainImbalance(factor=2, order=["a", "c"]), domains_of({"a": 100, "b": 100}))
     with pytest.raises(UsageError, match="the data has a, b, the order is mnist"):
         assign(DomainImbalance(preset="digit-five"), domains_of({"a": 100, "b": 100}))
+
+
+def test_which_examples_of_a_domain_are_used_is_drawn():
+    """Of 50 examples 40 are dealt out; were the first ones taken, nobody would ever have the others."""
+    data = domains_of({"a": 50, "b": 50})
+    drawn = [DomainImbalance(factor=1).assign(data, np.random.default_rng(seed))[0].indices for seed in (0, 1)]
+    assert sorted(drawn[0]) != sorted(drawn[1])
+
+
+def test_a_client_of_a_single_example_is_refused():
+    """Quota 5, four fifths of which are dealt as 1 : 3."""
+    with pytest.raises(DataError, match="would get 1 examples"):
+        DomainImbalance(factor=1, quota=5).assign(domains_of({"a": 9}), np.random.default_rng(0))

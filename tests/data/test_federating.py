@@ -208,3 +208,28 @@ def test_data_and_federations_are_told_in_a_line():
     assert shown == "Client('d0-0', 75 examples to train on, 25 to test on, domain d0)"
     many = federate(toy(domain_sizes=(40,) * 10), ByDomain(clients_per_domain=1))
     assert "; 10 domains; " in repr(many)
+
+
+def test_the_seed_decides_who_has_what_and_apart_from_it_what_is_tested():
+    """The parts are looked at one by one: another draw of either would hide that the other does not move."""
+    data = toy(test_every=None)
+    first, other = (federate(data, Iid(num_clients=4), seed=seed) for seed in (0, 1))
+    assert not any(together(a) == together(b) for a, b in zip(first, other, strict=True))
+    with pytest.warns(UserWarning, match="several domains"):
+        first, other = (federate(data, NaturalId(), seed=seed) for seed in (0, 1))
+    assert all(together(a) == together(b) for a, b in zip(first, other, strict=True))
+    assert not any(torch.equal(a.test, b.test) for a, b in zip(first, other, strict=True))
+    places = {tuple(a.test.sub(min(together(a))).tolist()) for a in first}
+    assert len(places) == len(first)
+
+
+def test_the_split_of_a_data_set_without_one_is_drawn_and_the_seed_decides():
+    """Data often lie in an order; the first fifth of each class would be no fair test."""
+    data = toy(test_every=None)
+    first, other = (federate(data, ByDomain(), test="domain", seed=seed) for seed in (0, 1))
+    assert not any(torch.equal(a.test, b.test) for a, b in zip(first, other, strict=True))
+
+
+def test_held_out_fractions_are_rounded():
+    """0.35 of ten clients is 3.5, rounded to even: 4."""
+    assert sum(client.held_out for client in federate(toy(), Iid(num_clients=10), held_out=0.35)) == 4

@@ -206,3 +206,35 @@ def test_natural_id_says_how_many_owners_there_are():
     data = toy(4, owners=("ann", "bob"), owner=torch.tensor([0, 0, 0, 1]))
     with pytest.raises(UsageError, match="1 of 2 owners in toy have 2 examples or more; got num_clients=2"):
         assign(NaturalId(num_clients=2), data)
+
+
+def test_shards_are_dealt_at_random():
+    """Twenty shards of ten classes, two a client: not all have two of neighbouring classes."""
+    counts = class_counts(toy(), assign(Shard(num_clients=10, shards_per_client=2), toy()))
+    assert any(np.ptp(np.flatnonzero(own)) > 1 for own in counts)
+
+
+@pytest.mark.parametrize(
+    "partition", [Shard(num_clients=1), Dirichlet(num_clients=2, alpha=1e6)], ids=["shard", "dirichlet"]
+)
+def test_which_examples_of_a_class_a_client_gets_is_drawn(partition):
+    """Else whoever comes first would have the first of the file."""
+    orders = [np.concatenate([share.indices for share in assign(partition, toy(), seed)]).tolist() for seed in (0, 1)]
+    firsts = [[i for i in order if i % 10 == 0] for order in orders]
+    assert firsts[0] != firsts[1]
+
+
+def test_what_is_left_over_goes_to_the_largest_client():
+    """Ten examples as 1 : 2 : 3 are 1, 3 and 5 rounded down; the last has the one that is left."""
+    assert sizes(assign(Linear(num_clients=3), toy(10))) == [1, 3, 6]
+
+
+def test_owners_are_drawn_and_not_the_first_ones_taken():
+    data = toy(100, owners=tuple("abcdefghij"), owner=torch.arange(100) // 10)
+    drawn = [tuple(share.name for share in assign(NaturalId(num_clients=3), data, seed)) for seed in range(5)]
+    assert len(set(drawn)) > 1
+
+
+def test_a_least_number_that_is_just_met_will_do():
+    assert sizes(assign(Dirichlet(num_clients=1, alpha=1.0, min_samples=40), toy(40))) == [40]
+    assert sizes(assign(Quantity(num_clients=1, min_samples=40), toy(40))) == [40]

@@ -5,7 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedatlas.data.sources import from_arrays, from_image_folder, from_npz
+from fedatlas.data.npz import from_npz
+from fedatlas.data.sources import from_arrays, from_image_folder
 from fedatlas.errors import DataError, UsageError
 
 
@@ -81,6 +82,13 @@ def test_given_classes_keep_their_order():
         ({"inputs": np.full((2, 2), 2), "labels": [0, 1], "vocabulary": "ab"}, "names 2 tokens, .*int64 up to 2"),
         ({"inputs": np.ones((2, 2)), "labels": [0, 1], "vocabulary": "ab"}, "names 2 tokens, .*float32 up to 1"),
         ({"inputs": np.ones((2, 2)), "labels": [0, 1], "domain": ["a"]}, "1 domain entries for 2"),
+        (
+            {"inputs": np.ones((2, 2)), "labels": [0, 1], "domain": ["a", ""]},
+            "domain of example 1 is an empty text",
+        ),
+        ({"inputs": np.ones((2, 2)), "labels": [0, 1], "owner": ["", "a"]}, "owner of example 0 is an empty text"),
+        ({"inputs": np.ones((2, 2)), "labels": ["", "a"]}, "the label of example 0 is an empty text"),
+        ({"inputs": np.full((2, 2), 1e300), "labels": [0, 1]}, "NaN or infinity, first at example 0"),
         ({"inputs": np.ones((2, 2)), "labels": [0, 1], "is_test": [True]}, "is_test has 1 entries"),
         ({"inputs": noise(2, 8, 8, 9), "labels": [0, 1]}, "no axis of 1 to 4 channels"),
         ({"inputs": np.ones((0, 2)), "labels": []}, "there are no examples"),
@@ -96,6 +104,23 @@ def test_scaling_must_fit_the_channels():
         from_arrays(noise(2, 4, 4, 3), [0, 1], mean=[0.5], std=[0.5])
     with pytest.raises(UsageError, match="std= must be above 0"):
         from_arrays(noise(2, 4, 4), [0, 1], mean=[0.5], std=[0.0])
+
+
+def test_labels_that_look_like_ids_are_told_of():
+    with pytest.warns(UserWarning, match=r"3 of 2,001 classes occur, .* look like ids. Number them from 0, or give cl"):
+        assert len(from_arrays(np.ones((3, 2)), [0, 1000, 2000]).classes) == 2001
+    from_arrays(np.ones((3, 2)), [0, 1000, 2000], classes=[str(i) for i in range(2001)])
+    from_arrays(np.ones((25, 2)), 4 * np.arange(25))
+    from_arrays(np.ones((1, 2)), [19])
+
+
+def test_a_test_part_of_other_classes_is_told_of():
+    tested = np.arange(40) >= 30
+    with pytest.warns(UserWarning, match="no class of the test part occurs in the training part"):
+        from_arrays(np.ones((40, 2)), tested.astype(int), is_test=tested)
+    from_arrays(np.ones((40, 2)), np.arange(40) // 30, is_test=np.arange(40) >= 29)
+    from_arrays(np.ones((40, 2)), np.arange(40) % 2, is_test=np.ones(40))
+    from_arrays(np.ones((3, 2)), [0, 0, 1], is_test=[False, False, True])
 
 
 def test_npz_with_a_train_and_a_test_part(tmp_path):
@@ -184,6 +209,23 @@ def test_npz_files_of_another_form_are_refused(tmp_path, arrays, words):
     np.savez(tmp_path / "set.npz", **arrays)
     with pytest.raises(DataError, match=words):
         from_npz(tmp_path / "set.npz")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("owners", "owner"), ("Domains", "domain"), ("domian", "domain"), ("istest", "is_test"), ("x_tset", "x_test")],
+)
+def test_an_array_of_a_misspelt_name_is_refused(tmp_path, wrong, right):
+    np.savez(tmp_path / "set.npz", x=noise(2, 4, 4), y=[0, 1], **{wrong: ["a", "b"]})
+    with pytest.raises(DataError, match=f"set.npz: unknown array '{wrong}'. Did you mean '{right}'"):
+        from_npz(tmp_path / "set.npz")
+
+
+def test_other_arrays_of_an_npz_are_left_out_with_a_warning(tmp_path):
+    arrays = {"x": noise(2, 4, 4), "y": [0, 1], "domain": [0, 1]}
+    np.savez(tmp_path / "set.npz", domains=["web", "lab"], meta=[1], x_val=noise(1, 4, 4), lab_y=[0], **arrays)
+    with pytest.warns(UserWarning, match=r"set.npz: left out arrays of unknown name: domains, meta, x_val, \.\.\."):
+        assert from_npz(tmp_path / "set.npz").domains == ("0", "1")
 
 
 def test_a_file_that_is_no_npz_is_refused(tmp_path):

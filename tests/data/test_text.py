@@ -87,6 +87,10 @@ def test_a_table_without_clients_has_no_owners(tmp_path):
         ("t.csv", "text,client\n", "the table has no rows"),
         ("t.jsonl", '{"text": "a", "client": "b"}\n[1]\n', "row 2 has no 'text'"),
         ("t.jsonl", "{nonsense\n", "cannot be read as a table"),
+        ("t.csv", "text,client,label\na,b,c\na,b,\n", r"t\.csv: row 2: no label. Fill it in, or leave the row out"),
+        ("t.csv", "text,client,label\na,b,c\na,b\n", "row 2: no label"),
+        ("t.tsv", "text\tclient\na\t \n", "row 1: no client"),
+        ("t.jsonl", '{"text": null, "client": "b"}\n', "row 1: no text"),
         ("t.csv", "text,client\nshort,ann\n", "no client has more than 80 characters"),
     ],
 )
@@ -108,5 +112,14 @@ def test_wrong_settings_are_refused(tmp_path):
         from_texts(["abc"], context="ten")
     with pytest.raises(DataError, match="2 clients for 1 texts"):
         from_texts(["abc"], clients=["a", "b"])
+    with pytest.raises(DataError, match="entry 2 of domains is an empty text"):
+        from_texts(["abc", "def"], clients=["a", "b"], domains=["x", ""])
+
+
+def test_an_empty_cell_of_a_domain_is_refused_and_an_empty_text_joined(tmp_path):
+    (tmp_path / "t.csv").write_text("text,client,place\nabc,ann,x\n,ann,\n")
+    assert len(from_table(tmp_path / "t.csv", context=2)) == 2
+    with pytest.raises(DataError, match="row 2: no place"):
+        from_table(tmp_path / "t.csv", context=2, domain="place")
     with pytest.raises(DataError, match="text 2 is empty"):
         from_texts(["abc", ""], labels=["a", "b"])

@@ -154,3 +154,39 @@ def test_wrong_settings_are_refused(build, words):
 def test_color_shift_refuses_grey_images():
     with pytest.raises(UsageError, match="3 channels, got 1"):
         ColorShift()(torch.zeros(2, 1, 4, 4), generator(0))
+
+
+def test_a_blur_reaches_three_sigma_far():
+    """At distance 2 a Gaussian of sigma 1 has exp(-2) = 0.135335 of its height, at 3 exp(-4.5) = 0.011109."""
+    point = torch.zeros(1, 1, 9, 9)
+    point[0, 0, 4, 4] = 1
+    row = Blur(sigma=1.0)(point, generator(0))[0, 0, 4]
+    assert (row[6:8] / row[4]).tolist() == pytest.approx([0.135335, 0.011109], abs=1e-5)
+
+
+def test_grey_has_the_weights_of_the_eye():
+    """Red, green and blue without saturation: 0.299, 0.587 and 0.114."""
+    pure = torch.eye(3).view(3, 3, 1, 1)
+    grey = ColorShift(saturation=0.0)(pure, generator(0))
+    assert grey[:, 0, 0, 0].tolist() == pytest.approx([0.299, 0.587, 0.114], abs=1e-6)
+
+
+def test_rotations_come_as_often_as_stated_and_both_ways():
+    """Of 1000 images a quarter turn by up to 90 degrees: 250 +- 5 sqrt(250 * 3/4). A line from the middle to the right
+    ends above the middle where it was turned counter-clockwise, below it else."""
+    images = torch.zeros(1000, 1, 9, 9)
+    images[:, :, 4, 5:] = 1
+    changed = Augment(padding=0, flip=0, degrees=90, rotate=0.25)(images, generator(0))
+    turned = (changed - images).abs().amax((1, 2, 3)) > 1e-3
+    assert 180 < int(turned.sum()) < 320
+    up, down = changed[turned, 0, :4].sum((1, 2)), changed[turned, 0, 5:].sum((1, 2))
+    assert 80 < int((up > down).sum()) < 0.7 * int(turned.sum())
+
+
+def test_a_rectangle_may_lie_at_any_place_where_it_fits_and_never_outside():
+    """One pixel of four by four: each is blacked out now and then. One larger than the image takes it all."""
+    images = torch.ones(400, 1, 4, 4)
+    erased = Augment(padding=0, flip=0, erase=1, erase_pixels=(1, 1))(images, generator(0))
+    assert bool((erased == 0).any(0).all())
+    erased = Augment(padding=0, flip=0, erase=1, erase_pixels=(400, 400))(images, generator(0))
+    assert float(erased.abs().max()) == 0

@@ -26,6 +26,7 @@ def test_scaffold_over_a_network_ends_with_the_simulators_bits(tmp_path: Path) -
 NORMS = {"fedbn": "batch", "fedpce": "instance"}
 
 
+@pytest.mark.filterwarnings("ignore:client-2 will take no step")  # it has one example
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "feddyn", "moon", "fedbn", "fediir", "fedmix", "fedpce"])
 def test_an_algorithm_over_a_network_ends_with_the_simulators_bits(name: str, tmp_path: Path) -> None:

@@ -148,6 +148,13 @@ def test_a_node_reads_its_own_file_folder_or_function(tmp_path: Path) -> None:
     assert len(node.federation.clients[0].train) == 6
 
 
+def test_all_nodes_scale_images_as_the_servers_config_says(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x=np.zeros((8, 1, 4, 4), dtype=np.uint8), y=np.arange(8) % 2)
+    config = Config.load(None, ["data.mean=[0.5]", "data.std=[0.25]"])
+    node = open_node({"client": "a", "data": str(tmp_path / "own.npz")}, config)
+    assert (node.federation.data.mean, node.federation.data.std) == ((0.5,), (0.25,))
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

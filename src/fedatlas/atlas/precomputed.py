@@ -12,7 +12,7 @@ from fedatlas.atlas.cache import read_tensors
 from fedatlas.atlas.embeddings import Embeddings
 from fedatlas.atlas.reading import training_examples
 from fedatlas.data.federation import Federation
-from fedatlas.data.sources import read_npz
+from fedatlas.data.npz import read_npz
 from fedatlas.errors import DataError, UsageError
 
 ENDINGS = (".npz", ".safetensors")

@@ -7,6 +7,7 @@ from fedatlas.data.domain_imbalance import DomainImbalance
 from fedatlas.data.federating import PARTITIONS, federate
 from fedatlas.data.federation import Client, Federation, Transform
 from fedatlas.data.named import DATASETS, is_named, load_dataset
+from fedatlas.data.npz import from_npz
 from fedatlas.data.partitions import (
     ByDomain,
     Dirichlet,
@@ -21,7 +22,7 @@ from fedatlas.data.partitions import (
     Share,
     Square,
 )
-from fedatlas.data.sources import from_arrays, from_image_folder, from_npz
+from fedatlas.data.sources import from_arrays, from_image_folder
 from fedatlas.data.text import from_table, from_texts
 from fedatlas.data.transforms import Augment, Blur, ColorShift, GaussianNoise, Rotate
 

@@ -16,8 +16,9 @@ from fedatlas.data.dataset import Dataset, check_domains
 from fedatlas.data.digits import generate_digits, load_digits_domains
 from fedatlas.data.hub import HubSource, from_hub
 from fedatlas.data.images import decode_images, in_colour, resize_images
+from fedatlas.data.npz import from_npz, read_npz
 from fedatlas.data.original_files import IDX_FILES, read_cifar10_batches, read_cifar100, read_idx_folder
-from fedatlas.data.sources import from_arrays, from_image_folder, from_npz, read_npz
+from fedatlas.data.sources import from_arrays, from_image_folder
 from fedatlas.data.text import TABLE_ENDINGS, from_table, table_columns
 from fedatlas.errors import DataError, UsageError, unknown_name
 

@@ -1,9 +1,9 @@
-"""Your own data as a Dataset: arrays in memory, an npz file, a folder of pictures."""
+"""Your own data as a Dataset: arrays in memory, a folder of pictures."""
 
 import warnings
-import zipfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedatlas.data.dataset import Dataset, check_finite, first_few
-from fedatlas.data.images import decode_images, read_image
+from fedatlas.data.images import read_image
 from fedatlas.errors import DataError, UsageError
 
 Array = NDArray[Any]
@@ -44,13 +44,15 @@ def from_arrays(
         >>> data.kind, data.classes
         ('features', ('cat', 'dog'))
     """
-    examples = _inputs(name, _array(inputs))
+    examples = as_inputs(name, inputs)
     targets, class_names = _labels(name, _array(labels), classes)
     domain_index, domains = _names(name, "domain", domain)
     owner_index, owners = _names(name, "owner", owner)
     test = None if is_test is None else torch.from_numpy(_array(is_test).astype(bool))
     if test is not None and test.shape != targets.shape:
         raise DataError(f"{name}: is_test has {len(test)} entries for {len(targets)} labels; give one each.")
+    if test is not None:
+        _tell_unlearnt(name, targets, test)
     _check_scaling(name, examples, mean, std)
     if vocabulary and len(examples) and (examples.dtype != torch.int64 or int(examples.max()) >= len(vocabulary)):
         raise DataError(
@@ -70,39 +72,6 @@ def from_arrays(
         mean=tuple(mean),
         std=tuple(std),
         vocabulary=tuple(vocabulary),
-    )
-
-
-def from_npz(path: str | Path, *, name: str | None = None) -> Dataset:
-    """Return a Dataset from an npz file.
-
-    The arrays are named ``x``, ``y``; or ``x_train``, ``y_train``, ``x_test``, ``y_test``; or ``<domain>_x``,
-    ``<domain>_y`` for each domain. ``classes`` names the classes, ``vocabulary`` the tokens, ``mean`` and ``std`` scale
-    the images; ``domain``, ``owner`` and ``is_test`` may stand beside (with a test part: training first, then test).
-    In place of pixels there may be packed WebP pictures: ``webp`` and ``offset`` for ``x``, ``<part>_webp`` and
-    ``<part>_offset`` for a part.
-    """
-    file = Path(path)
-    arrays = read_npz(file)
-    parts = _parts(file, arrays)
-    names = list(parts)
-    extra: dict[str, Any] = {key: arrays[key] for key in ("domain", "owner", "is_test") if key in arrays}
-    counts = [len(y) for _, y in parts.values()]
-    if "test" in parts and set(names) <= {"train", "test"}:
-        extra["is_test"] = np.repeat([part == "test" for part in names], counts)
-    elif names != ["all"]:
-        extra["domain"] = np.repeat(names, counts)
-    shapes = {part: x.shape[1:] for part, (x, _) in parts.items()}
-    if len(set(shapes.values())) > 1:
-        raise DataError(f"{file}: all parts must be of one shape, got {shapes}. Resize them to one size.")
-    return from_arrays(
-        np.concatenate([x for x, _ in parts.values()]),
-        np.concatenate([y for _, y in parts.values()]),
-        name=name or file.stem,
-        classes=[str(c) for c in arrays["classes"]] if "classes" in arrays else None,
-        vocabulary=[str(token) for token in arrays.get("vocabulary", ())],
-        **{key: arrays[key].astype(float).tolist() for key in ("mean", "std") if key in arrays},
-        **extra,
     )
 
 
@@ -161,62 +130,18 @@ def from_image_folder(
     )
 
 
-def read_npz(file: Path) -> dict[str, Array]:
-    """Return the arrays of an npz file, never unpickling anything."""
-    if not file.is_file():
-        raise UsageError(f"{file}: there is no such file. Check the path.")
-    # Asked first: numpy would take another kind of file for a pickle, and say how to load it unsafely.
-    if not zipfile.is_zipfile(file):
-        raise DataError(f"{file}: is no npz file, or a part of one. Write it whole with numpy.savez, or rename it.")
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return {key: arrays[key] for key in arrays.files}
-    except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as reason:
-        raise DataError(
-            f"{file}: cannot be read as an npz file ({reason}). Write it with numpy.savez, without objects."
-        ) from reason
-
-
-def _parts(file: Path, arrays: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
-    """Return (x, y) of each part of an npz file: ``all``, or ``train`` and ``test``, or one for each domain."""
-    keys = {"all": ("x", "webp", "offset", "y")}
-    for key in arrays:
-        if key in ("x_train", "x_test"):
-            part = key.removeprefix("x_")
-            keys[part] = (key, "", "", f"y_{part}")
-        elif key.endswith(("_x", "_webp")):
-            part = key.rpartition("_")[0]
-            keys[part] = (f"{part}_x", f"{part}_webp", f"{part}_offset", f"{part}_y")
-    parts = {}
-    for part, (x, webp, offset, y) in keys.items():
-        if x not in arrays and webp not in arrays:
-            continue
-        missing = [key for key in ((y,) if x in arrays else (y, offset)) if key not in arrays]
-        if missing:
-            raise DataError(f"{file}: holds {x if x in arrays else webp} but not {missing[0]}. Add it.")
-        images = arrays[x] if x in arrays else decode_images(arrays[webp], arrays[offset], f"{file}: {webp}")
-        parts[part] = (images, arrays[y])
-    if not parts:
-        raise DataError(
-            f"{file}: found {sorted(arrays)}; wanted x and y, or x_train, y_train, x_test, y_test, or <domain>_x and "
-            "<domain>_y for each domain."
-        )
-    if "all" in parts and len(parts) > 1:
-        raise DataError(f"{file}: holds both x and {sorted(set(parts) - {'all'})}; keep one of the two forms.")
-    return parts
-
-
 def _array(values: ArrayLike | Tensor) -> Array:
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
-def _inputs(name: str, values: Array) -> Tensor:
+def as_inputs(name: str, inputs: ArrayLike | Tensor) -> Tensor:
     """Return images as uint8 (N, channels, height, width), features as float32, tokens as int64."""
+    values = _array(inputs)
     kind, axes = values.dtype.kind, values.ndim
     if axes in (3, 4) and kind in "uif":
         return _images(name, values)
     if axes == 2 and kind == "f":
-        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+        return _float32(values)
     if axes == 2 and kind in "ui" and values.dtype != np.uint8:
         if values.size and values.min() < 0:
             raise DataError(f"{name}: tokens must be 0 or more, got {values.min()}. Renumber them.")
@@ -228,13 +153,19 @@ def _inputs(name: str, values: Array) -> Tensor:
     )
 
 
+def _float32(values: Array) -> Tensor:
+    """Return floats of 32 bits; those too large for them become infinite, which is refused later."""
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+
+
 def _images(name: str, values: Array) -> Tensor:
     if values.dtype != np.uint8:
         scale = 1 if values.dtype.kind == "f" else 255
         low, high = (values.min(), values.max()) if values.size else (0, 0)
         # Written so that NaN fails too.
         if not (low >= 0 and high <= scale):
-            check_finite(name, torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)))
+            check_finite(name, _float32(values))
             raise DataError(
                 f"{name}: images of {values.dtype} must be in [0, {scale}], got {low} to {high}. "
                 "Undo the normalisation and give mean= and std= instead, or clip."
@@ -258,6 +189,8 @@ def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Te
         raise DataError(f"{name}: labels must be one for each example, got shape {values.shape}.")
     if values.dtype.kind in "US":
         texts = values.astype(str)
+        if classes is None:
+            _check_no_empty(name, "label", texts)
         known = tuple(classes) if classes is not None else tuple(np.unique(texts).tolist())
         place = {label: i for i, label in enumerate(known)}
         strange = next((str(label) for label in texts if label not in place), None)
@@ -274,6 +207,8 @@ def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Te
         )
     numbers = torch.from_numpy(values.astype(np.int64))
     count = int(numbers.max()) + 1 if len(numbers) else 0
+    if classes is None:
+        _tell_of_ids(name, numbers, count)
     return numbers, tuple(classes) if classes is not None else tuple(str(i) for i in range(count))
 
 
@@ -286,6 +221,7 @@ def _names(name: str, title: str, values: ArrayLike | Tensor | None) -> tuple[Te
         raise DataError(
             f"{name}: {title} must be integers or names, one for each example; got {array.dtype} {array.shape}."
         )
+    _check_no_empty(name, title, array)
     _, first, index = np.unique(array, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty_like(order)
@@ -293,12 +229,47 @@ def _names(name: str, title: str, values: ArrayLike | Tensor | None) -> tuple[Te
     return torch.from_numpy(rank[index]), tuple(str(array[i]) for i in first[order])
 
 
+def _check_no_empty(name: str, title: str, values: Array) -> None:
+    if values.dtype.kind in "US" and len(empty := np.flatnonzero(np.char.str_len(values) == 0)):
+        raise DataError(f"{name}: the {title} of example {empty[0]} is an empty text. Fill it in, or drop the example.")
+
+
+def _tell_of_ids(name: str, numbers: Tensor, count: int) -> None:
+    """Warn of numbers far apart: every number up to the largest becomes a class of the model."""
+    present = len(numbers.unique())
+    # A client of its own may lack many classes, but hardly three of four and more than a few.
+    if count > 20 and present * 4 < count:
+        warnings.warn(
+            f"{name}: {present} of {count:,} classes occur, numbers up to {count - 1}; labels look like ids. "
+            "Number them from 0, or give classes=.",
+            stacklevel=4,
+        )
+
+
+def _tell_unlearnt(name: str, labels: Tensor, test: Tensor) -> None:
+    """Warn of a test part that holds other classes than the training part; a small client's few may by chance."""
+    few = int(test.sum()) < 10 or bool(test.all())
+    if not few and not torch.isin(labels[test].unique(), labels[~test].unique()).any():
+        warnings.warn(
+            f"{name}: no class of the test part occurs in the training part, so no model can learn them. "
+            "Look at is_test, or split anew.",
+            stacklevel=3,
+        )
+
+
+def rescale(data: Dataset, mean: Sequence[float], std: Sequence[float]) -> Dataset:
+    """Return a data set whose images are scaled by other numbers, one for each channel."""
+    _check_scaling(data.name, data.inputs, mean, std)
+    return replace(data, mean=tuple(map(float, mean)), std=tuple(map(float, std)))
+
+
 def _check_scaling(name: str, inputs: Tensor, mean: Sequence[float], std: Sequence[float]) -> None:
+    if mean and inputs.dtype != torch.uint8:
+        raise UsageError(f"{name}: mean= and std= are for images, and its inputs are none. Leave them out.")
     channels = inputs.shape[1]
-    if len(mean) != len(std) or (mean and (inputs.dtype != torch.uint8 or len(mean) != channels)):
+    if len(mean) != len(std) or (mean and len(mean) != channels):
         raise UsageError(
-            f"{name}: mean= and std= are for images, one number for each of {channels} channels; "
-            f"got {len(mean)} and {len(std)}."
+            f"{name}: mean= and std= have one number for each of {channels} channels; got {len(mean)} and {len(std)}."
         )
     if any(value <= 0 for value in std):
         raise UsageError(f"{name}: std= must be above 0, got {tuple(std)}.")

@@ -49,7 +49,7 @@ def from_table(
     file = Path(path)
     if label == "auto":
         label = LABEL if LABEL in table_columns(file) else None
-    columns = _read_table(file, [column for column in (text, client, label, domain) if column is not None])
+    columns = _read_table(file, text, [column for column in (client, label, domain) if column is not None])
     return from_texts(
         columns[text],
         clients=None if client is None else columns[client],
@@ -85,6 +85,9 @@ def from_texts(
     for title, values in (("clients", clients), ("labels", labels), ("domains", domains)):
         if values is not None and len(values) != len(texts):
             raise DataError(f"{name}: {len(values)} {title} for {len(texts)} texts; give one each.")
+        empty = next((i for i, value in enumerate(values or ()) if value == ""), None)
+        if empty is not None:
+            raise DataError(f"{name}: entry {empty + 1} of {title} is an empty text. Fill it in, or drop the text.")
     owner, owners = _numbered(clients if clients is not None else [""] * len(texts))
     kept = _draw_clients(owner, len(owners), [len(line) for line in texts], fraction, seed)
     if not len(kept):
@@ -142,20 +145,23 @@ def _opened(file: Path) -> Iterator[TextIO]:
         raise DataError(f"{file}: cannot be read as a table ({reason}). Write UTF-8 csv, tsv or jsonl.") from reason
 
 
-def _read_table(file: Path, wanted: list[str]) -> dict[str, list[str]]:
-    columns: dict[str, list[str]] = {column: [] for column in wanted}
+def _read_table(file: Path, text: str, names: list[str]) -> dict[str, list[str]]:
+    """Return the columns of the texts and of names; a text may be empty, a name may not."""
+    columns: dict[str, list[str]] = {column: [] for column in (text, *names)}
     with _opened(file) as lines:
         for number, row in enumerate(_rows(file, lines), start=1):
             for column, values in columns.items():
-                value = row.get(column) if isinstance(row, dict) else None
-                if value is None:
+                if not isinstance(row, dict) or column not in row:
                     present = ", ".join(map(repr, row)) if isinstance(row, dict) else f"missing: {row!r}"
                     raise DataError(
                         f"{file}: row {number} has no {column!r}; its columns are {present}. Name the columns with "
                         "text=, client=, label= and domain=; in a config, data.text and so on."
                     )
+                value = row[column]
+                if value is None or (column in names and not str(value).strip()):
+                    raise DataError(f"{file}: row {number}: no {column}. Fill it in, or leave the row out.")
                 values.append(str(value))
-    if not columns[wanted[0]]:
+    if not columns[text]:
         raise DataError(f"{file}: the table has no rows.")
     return columns
 

@@ -77,7 +77,8 @@ def _own_federation(settings: Mapping[str, Any], config: Config) -> Federation:
     if isinstance(found, Federation):
         if len(found) != 1:
             raise DataError(f"loader {settings['loader']}: a node holds one client, got a federation of {len(found)}.")
-        return found
+        return replace(found, data=config.scaled(found.data))
+    found = config.scaled(found)
     # An official test part is kept; otherwise a share of the examples is set apart, by the run's seed.
     test = "all" if found.is_test is not None and bool(found.is_test.any()) else "client"
     return federate(found, Iid(num_clients=1), test=test, test_fraction=fraction, seed=seed)
