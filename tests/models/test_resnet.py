@@ -6,6 +6,7 @@ from torch import nn
 
 from fedatlas.errors import UsageError
 from fedatlas.models import NORM_LAYERS, NORMS, Classifier, build_model
+from fedatlas.models.resnet import filled_up
 
 HEAD = 512 * 10 + 10
 
@@ -85,3 +86,21 @@ def test_convolutions_start_with_the_fan_out_variance() -> None:
     layer = build().get_submodule("layer4.1.conv2")
     assert isinstance(layer, nn.Conv2d)
     assert layer.weight.var().item() == pytest.approx(2 / (512 * 9), rel=0.01)
+
+
+@pytest.mark.parametrize(("channels_in", "channels_out"), [(3, 62), (62, 62), (62, 124), (124, 64), (12, 16)])
+def test_filling_channels_up_changes_neither_map_nor_gradients(channels_in: int, channels_out: int) -> None:
+    layer = nn.Conv2d(channels_in, channels_out, 3, 2, 1, bias=False).double()
+    inputs = torch.randn(2, channels_in, 8, 8, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(2, channels_out, 4, 4, dtype=torch.float64)
+    plain, filled = layer(inputs), filled_up(layer, inputs)
+    torch.testing.assert_close(filled, plain)
+    wanted, found = (torch.autograd.grad((maps * weights).sum(), [inputs, layer.weight]) for maps in (plain, filled))
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_compiled_on_a_gpu_an_odd_width_gives_the_same() -> None:
+    model = build(norm="instance", stem="cifar-pool", width=20).double().cuda()
+    inputs = torch.randn(4, 3, 32, 32, dtype=torch.float64, device="cuda")
+    torch.testing.assert_close(torch.compile(model)(inputs), model(inputs), rtol=1e-6, atol=1e-6)

@@ -3,6 +3,7 @@
 Parameters have torchvision's names, except that the classifier is ``head`` and not ``fc``.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -13,6 +14,19 @@ from fedatlas.models.pretrained import load_pretrained
 
 STEMS = ("cifar", "cifar-pool", "imagenet")
 BLOCKS_PER_STAGE = 2
+EIGHT = 8
+"""A GPU is quick with a multiple of so many channels."""
+
+
+class Shortcut(nn.Sequential):
+    """A convolution and a norm."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the normalised map."""
+        convolution, norm = self
+        assert isinstance(convolution, nn.Conv2d)
+        result: Tensor = norm(convolve(convolution, inputs))
+        return result
 
 
 class BasicBlock(nn.Module):
@@ -27,12 +41,12 @@ class BasicBlock(nn.Module):
         self.downsample: nn.Module = nn.Identity()
         if stride != 1 or channels_in != channels_out:
             shortcut = nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
-            self.downsample = nn.Sequential(shortcut, make_norm(norm, channels_out))
+            self.downsample = Shortcut(shortcut, make_norm(norm, channels_out))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the block's map."""
-        x = F.relu(self.bn1(self.conv1(inputs)))
-        x = self.bn2(self.conv2(x))
+        x = F.relu(self.bn1(convolve(self.conv1, inputs)))
+        x = self.bn2(convolve(self.conv2, x))
         return F.relu(x + self.downsample(inputs))
 
 
@@ -57,10 +71,29 @@ class ResNet(Classifier):
 
     def extract(self, inputs: Tensor) -> Tensor:
         """Return the mean of the last map."""
-        x = self.maxpool(F.relu(self.bn1(self.conv1(inputs))))
+        x = self.maxpool(F.relu(self.bn1(convolve(self.conv1, inputs))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         features: Tensor = self.head_norm(x.mean((2, 3)))
         return features
+
+
+def convolve(layer: nn.Conv2d, inputs: Tensor) -> Tensor:
+    """Return a layer's map."""
+    odd = layer.out_channels % EIGHT or (layer.in_channels > EIGHT and layer.in_channels % EIGHT)
+    # Compiled code fills up while it copies anyway; else it would be a pass of its own.
+    if odd and inputs.is_cuda and torch.compiler.is_compiling():
+        return filled_up(layer, inputs)
+    result: Tensor = layer(inputs)
+    return result
+
+
+def filled_up(layer: nn.Conv2d, inputs: Tensor) -> Tensor:
+    """Return the map of a layer without a bias, with channels of zeros up to a multiple of eight while it is made."""
+    after = -layer.out_channels % EIGHT
+    before = -layer.in_channels % EIGHT if layer.in_channels > EIGHT else 0
+    weight = F.pad(layer.weight, (0, 0, 0, 0, 0, before, 0, after))
+    maps = F.conv2d(F.pad(inputs, (0, 0, 0, 0, 0, before)), weight, None, layer.stride, layer.padding)
+    return maps[:, : layer.out_channels]
 
 
 def stage(channels_in: int, channels_out: int, stride: int, norm: str) -> nn.Sequential:
