@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -12,8 +13,11 @@ from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.data.transforms import GaussianNoise
 from fedatlas.errors import TrainingError, UsageError
+from fedatlas.models import build_model
 from fedatlas.optimizers import SGD, Adam
+from fedatlas.rehearsal import tiny_federation
 from fedatlas.simulate import Simulator
+from fedatlas.training import train
 from fedatlas.types import Assignment
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
@@ -41,6 +45,32 @@ def test_a_batch_of_one_example_is_skipped_under_batch_normalisation() -> None:
     _, _, simulator = play(fedavg(), Norms(), federation, work=LocalWork(batch_size=4))
     upload, _ = simulator.runner.train(_assignment(simulator), {})
     assert upload.num_steps == 2
+
+
+def test_a_batch_of_one_image_is_trained_on_under_instance_normalisation() -> None:
+    """Three images in batches of two: two steps, the second with one image, which has statistics of its own."""
+    federation = tiny_federation("images")
+    client = replace(federation.clients[0], train=federation.clients[0].train[:3])
+    model = build_model("cnn", num_classes=3, input_shape=(3, 8, 8), norm="instance", width=2)
+    work = LocalWork(batch_size=2)
+    _, _, simulator = play(fedavg(), model, replace(federation, clients=(client,)), work=work)
+    upload, _ = simulator.runner.train(_assignment(simulator), {})
+    assert upload.num_steps == 2
+
+
+def test_a_client_that_can_take_no_step_is_named_and_counts_in_no_loss(tmp_path: Path) -> None:
+    federation = blob_federation(num_clients=3)
+    alone = replace(federation.clients[1], train=federation.clients[1].train[:1])
+    federation = replace(federation, clients=(federation.clients[0], alone, federation.clients[2]))
+    with pytest.warns(UserWarning, match="client-1 will take no step: batch norm cannot be trained by batches of one"):
+        run = train(federation, fedavg(), model=Norms(), rounds=1, folder=tmp_path, progress=False, workers=1)
+    first, second, third = run.clients
+    assert (first["trained"], second["trained"], second["train_loss"]) == (True, False, None)
+    weights = first["weight"] + third["weight"]
+    expected = (first["weight"] * first["train_loss"] + third["weight"] * third["train_loss"]) / weights
+    assert run.rounds[0]["train_loss"] == pytest.approx(expected)
+    with pytest.raises(UsageError, match=r"no client would take a step: .* Use larger batches"):
+        train(federation, fedavg(), model=Norms(), batch_size=1, rounds=1, folder=tmp_path / "all", progress=False)
 
 
 def test_training_is_a_pure_function_of_assignment_and_memory() -> None:

@@ -1,6 +1,8 @@
 import pytest
+import torch
 
 from fedatlas.evaluation import summarize
+from fedatlas.scoring import mean_personal
 from fedatlas.types import ClientScore
 
 
@@ -38,3 +40,20 @@ def test_the_bottom_decile_of_twenty_clients_is_the_mean_of_two() -> None:
 
 def test_no_scores_give_no_metrics() -> None:
     assert summarize([], {}) == {}
+
+
+def test_ids_are_not_positions_and_a_tenth_is_rounded_down() -> None:
+    """Eleven clients of ids 10, 12, ..., with 11 to 1 of 20 right: the worst is the last, of id 30, and alone a tenth
+    of eleven. Losses 1 to 11 have the mean 6."""
+    scores = [_score(10 + 2 * i, 11 - i, 20, loss=i + 1.0) for i in range(11)]
+    summary = summarize(scores, {})
+    assert summary["worst_client_id"] == 30
+    assert summary["bottom_decile"] == pytest.approx(1 / 20)
+    assert summary["client_mean_loss"] == pytest.approx(6.0)
+
+
+def test_the_mean_of_what_is_personal_is_over_those_who_have_it() -> None:
+    """1 and 3 have the mean 2; a third client remembers something else only."""
+    own = [{"personal": {"v": torch.tensor([value])}} for value in (1.0, 3.0)]
+    found = mean_personal({4: own[0], 7: own[1], 9: {"moon": {"w": torch.zeros(1)}}})
+    assert found["v"].tolist() == [2.0]

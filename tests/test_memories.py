@@ -93,7 +93,7 @@ def test_a_memory_that_was_left_on_disk_is_checked_when_it_is_read(tmp_path: Pat
 def test_the_journal_is_written_anew_before_it_grows_without_bound(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     memories = store.memories(None, lambda tensor: tensor)
-    for number in range(1, SPARE_LINES // 100 + 3):
+    for number in range(1, SPARE_LINES // 100 + 10):
         for client in range(100):
             memories[client] = {"part": {"x": torch.tensor(float(number))}}
         store.save(ServerState(round=number, shared={}, buffers={}, memory={}), memories, set(range(100)), {})
@@ -123,3 +123,63 @@ def test_a_small_limit_changes_no_bit_and_resumes(tmp_path: Path) -> None:
 def test_a_negative_limit_is_refused() -> None:
     with pytest.raises(UsageError, match="memory_limit must not be negative, got -1"):
         TrainingPlan(memory_limit=-1)
+
+
+def test_a_resumed_run_writes_no_file_that_the_checkpoint_names(tmp_path: Path) -> None:
+    """Killed after that, it finds the checkpoint as it was."""
+    store = CheckpointStore(tmp_path)
+    memories = store.memories(0, lambda tensor: tensor)
+    memories |= {0: _memory(0), 1: _memory(1)}
+    store.save(STATE, memories, {0, 1}, {})
+    resumed = CheckpointStore(tmp_path).load(limit=0).clients
+    resumed[0] = _memory(7)
+    assert same_bits(CheckpointStore(tmp_path).load().clients[0]["part"], _memory(0)["part"])
+
+
+def test_what_a_checkpoint_names_is_brought_to_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = TensorFiles(tmp_path)
+    settled: list[str] = []
+    monkeypatch.setattr(files, "settle", lambda entry: settled.append(entry.file))
+    memories = ClientMemories(files, limit=0)
+    memories[0] = _memory(0)
+    for _ in range(2):
+        memories.entry(0)
+    assert settled == ["client-000000-000001.safetensors"]
+
+
+def test_what_a_killed_run_left_behind_the_journal_is_not_part_of_it(tmp_path: Path) -> None:
+    """It is neither read nor written behind."""
+    store = CheckpointStore(tmp_path)
+    store.save(STATE, {0: _memory(0), 1: _memory(1)}, {0, 1}, {})
+    (journal,) = tmp_path.glob("clients-*.jsonl")
+    with journal.open("ab") as file:
+        file.write(b'{"client": 1, "fi')
+    resumed = CheckpointStore(tmp_path)
+    clients = dict(resumed.load().clients)
+    resumed.save(ServerState(round=2, shared={}, buffers={}, memory={}), clients | {1: _memory(9)}, {1}, {})
+    found = CheckpointStore(tmp_path).load().clients
+    assert same_bits(found[0]["part"], _memory(0)["part"])
+    assert same_bits(found[1]["part"], _memory(9)["part"])
+
+
+def test_a_round_that_is_saved_twice_keeps_its_files(tmp_path: Path) -> None:
+    """The second time the clients' files have the names of the first, and must not be cleared away as old ones."""
+    store = CheckpointStore(tmp_path)
+    for value in (1, 2):
+        store.save(STATE, {0: _memory(value)}, {0}, {})
+    assert same_bits(CheckpointStore(tmp_path).load().clients[0]["part"], _memory(2)["part"])
+
+
+def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    CheckpointStore(tmp_path).save(STATE, {}, set(), {})
+    monkeypatch.setattr("fedatlas.checkpoints.FORMAT", 99)
+    with pytest.raises(RunFolderError, match="another version of fedatlas wrote it"):
+        CheckpointStore(tmp_path).load()
+
+
+def test_journals_that_no_manifest_names_are_cleared_away(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save(STATE, {0: _memory(0)}, {0}, {})
+    (tmp_path / "clients-000009.jsonl").write_text("{}")
+    store.clear_leftovers()
+    assert [path.name for path in tmp_path.glob("clients-*")] == ["clients-000000.jsonl"]

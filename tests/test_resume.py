@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from fedatlas.algorithms import fedavg
+from fedatlas.cli import app
 from fedatlas.errors import RunFolderError, TrainingError
 from fedatlas.runs import Run, RunWriter
 from fedatlas.seeds import Seeds
@@ -216,6 +218,14 @@ def test_resuming_under_other_settings_is_refused_by_key(tmp_path: Path) -> None
         _short(tmp_path / "run", batch_size=16, resume=True)
 
 
+def test_resuming_in_a_folder_of_other_files_says_one_thing(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    result = CliRunner().invoke(app, ["train", "--folder", str(tmp_path), "--resume"])
+    assert result.exit_code == 2
+    said = " ".join(result.output.split())
+    assert said == f"error: {tmp_path} is not empty and holds no run; choose another folder."
+
+
 def test_resuming_from_an_altered_checkpoint_is_refused(tmp_path: Path) -> None:
     _short(tmp_path / "run", rounds=2)
     path = tmp_path / "run/checkpoints/server-000002.safetensors"
@@ -235,6 +245,7 @@ def test_the_record_says_what_was_tested(tmp_path: Path) -> None:
     assert [("evaluation" in entry) for entry in run.rounds] == [False, True, False, True]
     assert run.rounds[1]["tested"]["model"] == "the aggregated shared parameters"
     assert run.best["accuracy"] >= run.last["accuracy"]
+    assert run.last == {"round": 4, **run.rounds[3]["evaluation"]}
     per_client = [line for line in run.clients if line["round"] == 4]
     assert {line["client"] for line in per_client} == {f"client-{i}" for i in range(6)}
     mean = sum(line["accuracy"] for line in per_client) / 6

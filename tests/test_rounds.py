@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas import aggregation
-from fedatlas.aggregation import weighted_sum
+from fedatlas.aggregation import ServerRule, add, weighted_sum
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import fedavg, fedprox
 from fedatlas.client import LocalWork
@@ -18,7 +18,7 @@ from fedatlas.rounds import initial_state, play_round
 from fedatlas.sampling import Draws, Sampler
 from fedatlas.simulate import Simulator
 from fedatlas.types import Assignment, Cohort, Tensors, Upload
-from fedatlas.weighting import Weighting
+from fedatlas.weighting import ByExamples, Weighting
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 
@@ -210,6 +210,14 @@ class Returns(Weighting, Sampler):
         return self.answer
 
 
+def test_weightings_of_a_chain_multiply() -> None:
+    """3 and 1 by the first, 1 and 3 examples: both count the same."""
+    federation = line_federation(([2], [0]), ([2, 2, 2], [1, 1, 1]))
+    first = Returns(answer=(torch.tensor([3.0, 1.0], dtype=torch.float64), {}))
+    _, records, _ = play(replace(fedavg(), weighting=(first, ByExamples())), Line(), federation)
+    assert records[0].weights == {0: 0.5, 1: 0.5}
+
+
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
@@ -235,3 +243,66 @@ def test_a_weighting_that_returns_something_else_is_named(answer: Any, says: str
 def test_a_sampler_that_returns_something_else_is_named(answer: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         play(replace(fedavg(), sampler=Returns(answer=answer)), Norms(), blob_federation(held_out=1))
+
+
+def test_tensors_are_added_by_name_whatever_their_order() -> None:
+    """An answer from another machine may name its parameters in another order."""
+    one, other = {"a": torch.tensor(1.0), "b": torch.tensor(2.0)}, {"b": torch.tensor(20.0), "a": torch.tensor(10.0)}
+    found = weighted_sum([one, other], torch.tensor([0.5, 0.5]))
+    assert {name: float(value) for name, value in found.items()} == {"a": 5.5, "b": 11.0}
+    assert {name: float(value) for name, value in add(one, other).items()} == {"a": 11.0, "b": 22.0}
+
+
+def test_running_statistics_are_the_mean_of_the_clients_by_their_examples() -> None:
+    federation = blob_federation(num_clients=2)
+    with Simulator(fedavg(), Norms(), federation, workers=1) as simulator:
+        shared, buffers = simulator.runner.bench.shared()
+        given = [Assignment(round=1, rounds=1, client=i, shared=shared, buffers=buffers) for i in (0, 1)]
+        own = [simulator.runner.train(assignment, {})[0].buffers for assignment in given]
+    state, records, _ = play(fedavg(), Norms(), federation)
+    assert records[0].weights[0] != records[0].weights[1]
+    for name, mean in state.buffers.items():
+        expected = records[0].weights[0] * own[0][name] + records[0].weights[1] * own[1][name]
+        torch.testing.assert_close(mean, expected)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twice(ServerRule):
+    """Doubles the change."""
+
+    name: ClassVar[str] = "twice"
+
+    def apply(self, change: Tensors, memory: Tensors, cohort: Cohort) -> tuple[Tensors, Tensors]:
+        return {name: 2 * tensor for name, tensor in change.items()}, memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlusOne(ServerRule):
+    """Adds one to the change."""
+
+    name: ClassVar[str] = "plus_one"
+
+    def apply(self, change: Tensors, memory: Tensors, cohort: Cohort) -> tuple[Tensors, Tensors]:
+        return {name: tensor + 1 for name, tensor in change.items()}, memory
+
+
+def test_server_rules_chain_in_their_order() -> None:
+    """A change of 0.1, doubled and then plus one, is 1.2; the other way around it would be 2.2."""
+    algorithm = replace(fedavg(), server=(Twice(), PlusOne())).with_optimizer(SGD(lr=0.1))
+    state, _, _ = play(algorithm, Line(), line_federation(([2], [0])))
+    assert state.shared["head.weight"].item() == pytest.approx(1.2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nothing(Weighting):
+    """Gives nobody any weight."""
+
+    name: ClassVar[str] = "nothing"
+
+    def weigh(self, weights: Tensor, cohort: Cohort, memory: Tensors) -> tuple[Tensor, Tensors]:
+        return 0 * weights, memory
+
+
+def test_weights_that_are_all_zero_are_refused_before_they_divide() -> None:
+    with pytest.raises(TrainingError, match="weights must be finite and not all zero"):
+        play(replace(fedavg(), weighting=(Nothing(),)), Line(), line_federation(([2], [0])))

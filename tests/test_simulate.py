@@ -7,12 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedatlas.algorithms import fedavg, fedprox
+from fedatlas.algorithms import fedavg, fedbn, fedprox
 from fedatlas.client import Local, Workbench
+from fedatlas.data.transforms import GaussianNoise
 from fedatlas.errors import FedatlasError, TrainingError, UsageError
 from fedatlas.objectives import Batch, Output, Term
 from fedatlas.optimizers import SGD
+from fedatlas.rehearsal import tiny_federation
 from fedatlas.simulate import Simulator
+from fedatlas.training import make_model
 from fedatlas.types import Assignment
 from fedatlas.workers import Task, WorkerPool
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
@@ -137,3 +140,38 @@ def test_what_somebody_keeps_of_a_client_is_not_overwritten_by_the_next() -> Non
         kept.clear()
         gc.collect()
         assert all(len(free) == 34 for free in pool._free)
+
+
+def test_an_evaluation_of_some_clients_does_not_answer_for_those_of_the_last() -> None:
+    with Simulator(fedavg(), Norms(), blob_federation(), workers=1) as simulator:
+        shared, buffers = simulator.runner.bench.shared()
+        asked = [[0, 1], [2], [0, 1]]
+        found = [simulator.evaluate(shared, buffers, clients) for clients in asked]
+    assert [[score.client for score in scores] for scores in found] == asked
+    assert [score.loss for score in found[0]] == [score.loss for score in found[2]]
+
+
+def test_clients_without_test_examples_are_left_out_of_an_evaluation() -> None:
+    federation = blob_federation(num_clients=3)
+    clients = tuple(replace(c, test=c.test[:0]) if i == 1 else c for i, c in enumerate(federation))
+    with Simulator(fedavg(), Norms(), replace(federation, clients=clients), workers=1) as simulator:
+        found = simulator.evaluate(*simulator.runner.bench.shared(), [0, 1, 2])
+    assert [score.client for score in found] == [0, 2]
+
+
+def test_a_client_is_tested_on_images_changed_as_its_own_are() -> None:
+    plain = tiny_federation("images")
+    noisy = plain.with_transforms([GaussianNoise(variance=9.0) if i == 1 else None for i in range(len(plain))])
+    found = []
+    for federation in (plain, noisy):
+        model = make_model("cnn", {"width": 4}, federation, fedavg(), 0)
+        with Simulator(fedavg(), model, federation, workers=1) as simulator:
+            found.append(simulator.evaluate(*simulator.runner.bench.shared(), [0, 1, 2]))
+    assert [one.loss == other.loss for one, other in zip(*found, strict=True)] == [True, False, True]
+
+
+def test_more_clients_than_are_looked_at_together_are_all_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedatlas.simulate.EVALUATED_TOGETHER", 2)
+    with Simulator(fedbn(), Norms(), blob_federation(num_clients=5), workers=1) as simulator:
+        found = simulator.evaluate(*simulator.runner.bench.shared(), range(5))
+    assert [score.client for score in found] == [0, 1, 2, 3, 4]

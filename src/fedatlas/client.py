@@ -159,10 +159,7 @@ class Workbench:
         self.is_frozen_in_part = any(not w.requires_grad for w in model.parameters())
         # A counter restarts with every client: it neither travels nor is averaged.
         self._counters = [(b, b.clone()) for k, b in model.named_buffers() if k not in self.buffers]
-        self.skips_single_examples = any(
-            isinstance(m, nn.modules.batchnorm._BatchNorm | nn.modules.instancenorm._InstanceNorm)
-            for m in model.modules()
-        )
+        self.skips_single_examples = skips_single_examples(model)
 
     def twin(self) -> Workbench:
         """Return a copy with a model of its own; the copied table of its parameters is that model's."""
@@ -261,6 +258,11 @@ class Local:
             batch = self.data.batch(indices, rng)
             self.data.show(batch.inputs, indices)
             yield batch
+
+
+def skips_single_examples(model: nn.Module) -> bool:
+    """Tell whether batches of one example are left out, because a norm over the batch would make nothing of them."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
 def open_local(

@@ -68,7 +68,7 @@ class RoundRecord:
     weights: Mapping[int, float]
     """How much each answer counted; a client missing here did not answer."""
     losses: Mapping[int, float]
-    """Mean training loss of each client that answered."""
+    """Mean training loss of each client that answered and took a step."""
     own: tuple[ClientScore, ...] = ()
     """How each client's own model did before the server averaged, where asked for."""
     client_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -184,7 +184,7 @@ def play_round(
         round=number,
         cohort=tuple(sorted(drawn)),
         weights={u.client: w for u, w in zip(uploads, weights.tolist(), strict=True)},
-        losses={u.client: u.metrics["loss"] for u in uploads},
+        losses={u.client: u.metrics["loss"] for u in uploads if u.num_steps},
         own=tuple(u.score for u in uploads if u.score is not None),
         client_seconds=client_seconds(uploads),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import numbers
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,8 @@ from torch import nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.atlas.origin import warn_of_other_origin
-from fedatlas.client import LocalWork, Precision
+from fedatlas.client import LocalWork, Precision, skips_single_examples
+from fedatlas.data.dataset import first_few
 from fedatlas.data.federation import Federation, Transform
 from fedatlas.errors import UsageError, expect
 from fedatlas.models import build_model, without_running_statistics
@@ -131,6 +133,7 @@ def train_run(
     plan.cohort_size(len(federation.training_ids))
     warn_of_other_origin(algorithm, federation)
     network = make_model(settings.model, settings.model_options, federation, algorithm, seeds.model, try_on=place)
+    warn_of_idle_clients(network, federation, settings.work.batch_size)
     resolved = resolve(federation, algorithm, network, settings)
     with Simulator(
         algorithm,
@@ -160,6 +163,21 @@ def train_run(
         finally:
             writer.close()
     return Run(folder)
+
+
+def warn_of_idle_clients(network: nn.Module, federation: Federation, batch_size: int) -> None:
+    """Warn of clients whose batches are all of one example, which batch norm cannot take; refuse if all are so."""
+    if not skips_single_examples(network):
+        return
+    clients = [federation.clients[number] for number in federation.training_ids]
+    idle = [client.name for client in clients if min(batch_size, len(client.train)) < 2]
+    why = "batch norm cannot be trained by batches of one example"
+    remedy = "Use larger batches, clients with more examples, or another norm (--set model.norm=group)."
+    if len(idle) == len(clients):
+        raise UsageError(f"no client would take a step: {why}, and all would be. {remedy}")
+    if idle:
+        who = f"{first_few(idle)} ({len(idle)} of {len(clients)} clients)" if len(idle) > 1 else idle[0]
+        warnings.warn(f"{who} will take no step: {why}. {remedy}", stacklevel=3)
 
 
 def make_model(

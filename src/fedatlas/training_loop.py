@@ -188,7 +188,7 @@ class TrainingLoop:
             "round": record.round,
             "cohort": list(record.cohort),
             "answered": list(record.weights),
-            "train_loss": sum(record.weights[c] * record.losses[c] for c in record.weights),
+            "train_loss": _mean_loss(record),
         }
         summary: dict[str, Any] = {}
         if scores:
@@ -212,9 +212,9 @@ class TrainingLoop:
         tested = {score.client: score for score in scores}
         lines = []
         for i in sorted(tested.keys() | record.weights.keys()):
-            entry = {"round": record.round, **self.about[i], "trained": i in record.weights}
+            entry = {"round": record.round, **self.about[i], "trained": i in record.losses}
             if i in record.weights:
-                entry["weight"], entry["train_loss"] = record.weights[i], record.losses[i]
+                entry["weight"], entry["train_loss"] = record.weights[i], record.losses.get(i)
             if (score := tested.get(i)) is not None:
                 entry["accuracy"], entry["loss"], entry["num_tested"] = score.accuracy, score.loss, score.num_examples
             if i in own:
@@ -227,3 +227,13 @@ class TrainingLoop:
         self.writer.save(self.state, self.host.memory, self.host.changed)
         self.host.changed.clear()
         self.saved_round = self.state.round
+
+
+def _mean_loss(record: RoundRecord) -> float | None:
+    """Return the mean loss of the clients that took a step, as they count; None where nobody did."""
+    losses = record.losses
+    total = sum(record.weights[client] * loss for client, loss in losses.items())
+    if len(losses) == len(record.weights):
+        return total
+    counted = sum(record.weights[client] for client in losses)
+    return total / counted if counted else None
