@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -10,9 +10,9 @@ import torch
 
 from fedatlas.algorithms import fedavg
 from fedatlas.rounds import initial_state, play_round
-from fedatlas.sampling import Draws, Sampler
+from fedatlas.sampling import Draws, Sampler, SamplingError, Uniform
 from fedatlas.simulate import Simulator
-from fedatlas.types import Cohort, Roster, Tensors
+from fedatlas.types import ClientInfo, Cohort, Roster, Tensors
 from tiny import Norms, blob_federation
 
 
@@ -89,3 +89,52 @@ def test_what_a_sampler_refuses_is_told_in_its_own_round() -> None:
     with pytest.raises(ValueError, match="nobody left"):
         cohorts(sampler, rounds=2)
     assert sampler.asked == [0, 1, 1]
+
+
+def test_the_seed_decides_who_takes_part() -> None:
+    roster = Simulator(fedavg(), Norms(), blob_federation(num_clients=12), workers=1).roster
+    drawn = [[Draws(Uniform(), roster, 3, seed=seed).draw(n, {})[0] for n in (1, 2, 3)] for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Says(Sampler):
+    """Draws what a test tells it."""
+
+    name: ClassVar[str] = "says"
+    drawn: Any
+
+    def sample(
+        self, candidates: Sequence[int], count: int, roster: Roster, memory: Tensors, rng: np.random.Generator
+    ) -> tuple[list[int], Tensors]:
+        return self.drawn, memory
+
+
+def drawn(answer: Any) -> list[int]:
+    roster = [ClientInfo(id=i, name=f"c{i}", num_examples=4) for i in range(6)]
+    return Draws(Says(drawn=answer), roster, 2, seed=0).draw(1, {})[0]
+
+
+@pytest.mark.parametrize("answer", [list(np.arange(2)), np.arange(2), torch.arange(2), range(2), (0, np.uint8(1))])
+def test_ids_of_numpy_and_torch_become_whole_numbers(answer: Any) -> None:
+    assert [(type(client), client) for client in drawn(answer)] == [(int, 0), (int, 1)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ([0, True], "of which True is no whole number"),
+        (np.array([True, False]), "is no whole number"),
+        ([0, 1.0], "of which 1.0 is no whole number"),
+        (np.array([0.0, 1.0]), "is no whole number"),
+        ("01", "of which '0' is no whole number"),
+        (np.array([[0, 1]]), "is no whole number"),
+        (3, "drew 3, which is no list of ids"),
+        ([0], r"Says drew \[0\], 1 where 2 of the 6 that may train were asked for"),
+        ([0, 1, 2], "3 where 2 of the 6"),
+        ([0, 6], "6 is none of the 6 that may train"),
+    ],
+)
+def test_what_is_no_draw_is_refused(answer: Any, says: str) -> None:
+    with pytest.raises(SamplingError, match=says):
+        drawn(answer)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from fedatlas.errors import UsageError
 from fedatlas.parts import ServerPart
@@ -42,6 +44,10 @@ class Uniform(Sampler):
         return [candidates[i] for i in rng.choice(len(candidates), size=count, replace=False).tolist()], memory
 
 
+DRAW = "Let sample() return as many of its candidates as count says."
+"""What a sampler is to do."""
+
+
 class SamplingError(UsageError):
     """A sampler returned what it must not."""
 
@@ -65,17 +71,30 @@ class Draws:
         rng = numpy_generator(self._seed, "sampling", number)
         return self._sound(self._sampler.sample(self._candidates, self._count, self._roster, memory, rng))
 
-    def _sound(self, answer: tuple[list[int], Tensors]) -> tuple[list[int], Tensors]:
-        """Return what a sampler said, or refuse it."""
+    def _sound(self, answer: tuple[Iterable[object], Tensors]) -> tuple[list[int], Tensors]:
+        """Return what a sampler said, ids of numpy's or torch's as Python's own, or refuse it."""
         title = type(self._sampler).__name__
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
             raise SamplingError(f"{title} returned {answer!r:.80}. Let sample() end with `return ids, memory`.")
-        if strangers := [client for client in answer[0] if client not in self._known]:
+        if not isinstance(answer[0], Iterable):
+            raise SamplingError(f"{title} drew {answer[0]!r:.80}, which is no list of ids. {DRAW}")
+        said = list(answer[0])
+        drawn = [_whole(client) for client in said]
+        if None in drawn:
+            other = said[drawn.index(None)]
+            raise SamplingError(f"{title} drew {said!r:.80}, of which {other!r:.40} is no whole number. {DRAW}")
+        ids = [client for client in drawn if client is not None]
+        if strangers := [client for client in ids if client not in self._known]:
             raise SamplingError(
-                f"{title} drew {list(answer[0])!r:.80}, of whom {strangers[0]} is none of the {len(self._known)} that "
-                "may train. Let sample() return ids of its candidates only."
+                f"{title} drew {ids!r:.80}, of whom {strangers[0]} is none of the {len(self._known)} that may train. "
+                "Let sample() return ids of its candidates only."
             )
-        return answer
+        if len(ids) != self._count:
+            raise SamplingError(
+                f"{title} drew {ids!r:.80}, {len(ids)} where {self._count} of the {len(self._known)} that may train "
+                f"were asked for. {DRAW}"
+            )
+        return ids, answer[1]
 
     def look_ahead(self, number: int, memory: Tensors) -> list[int] | None:
         """Draw a round that is to come, and tell whom; None if the sampler wants to see the answers before."""
@@ -84,6 +103,16 @@ class Draws:
         with suppress(Exception):  # which is told when the round has come
             self._ahead = number, memory, self.draw(number, memory)
             return self._ahead[2][0]
+        return None
+
+
+def _whole(client: Any) -> int | None:
+    """Return an id as Python's own whole number; None for what is none, such as a truth value."""
+    if isinstance(client, bool) or getattr(client, "dtype", None) in (torch.bool, np.bool_):
+        return None
+    try:
+        return operator.index(client)
+    except TypeError:
         return None
 
 

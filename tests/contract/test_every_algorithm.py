@@ -7,8 +7,12 @@ from torch import nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg
+from fedatlas.algorithms.fedavgm import Momentum, fedavgm
 from fedatlas.algorithms.fedbn import KeepNorms
+from fedatlas.algorithms.feddyn import DynamicPull, feddyn
+from fedatlas.algorithms.fediir import MeanHeadGradient, fediir
 from fedatlas.algorithms.fedper import KeepHead
+from fedatlas.algorithms.moon import ModelContrast, moon
 from fedatlas.checking import check_algorithm
 from fedatlas.client import LocalWork
 from fedatlas.models import build_model
@@ -114,3 +118,11 @@ def test_the_first_round_of_scaffold_is_its_base_bit_for_bit() -> None:
     expected, _, _ = play(EQUAL, Norms(), blob_federation())
     state, _, _ = play(build_algorithm("scaffold"), Norms(), blob_federation())
     assert same_bits(state.shared, expected.shared)
+
+
+def test_recipes_have_their_papers_settings() -> None:
+    """FedDyn's and FedAvgM's papers, MOON's code, FedIIR's: who gives no numbers gets theirs."""
+    assert feddyn().objective[-1] == DynamicPull(alpha=0.01)
+    assert fedavgm().server == (Momentum(beta=0.9),)
+    assert fediir().server == (MeanHeadGradient(ema=0.95),)
+    assert moon().objective[-1] == ModelContrast(mu=1.0, tau=0.5)
