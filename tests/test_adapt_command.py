@@ -103,6 +103,15 @@ def test_networks_stay_in_the_folder_whatever_clients_are_named(folder: Path, tm
     assert saved == ["models/..%2Fup.safetensors", "models/ward%2F3.safetensors"]
 
 
+def test_a_network_that_takes_the_place_of_another_runs_says_so(folder: Path, tmp_path: Path) -> None:
+    client = Adapter(Run(folder / "fedper")).held_out[0]
+    for name in ("fedavg", "fedper"):
+        result = invoke("adapt", folder / name, "--client", client, *FEW, "--save", tmp_path / "models")
+        assert result.exit_code == 0, result.output
+        said = f"network: {tmp_path / 'models' / client}.safetensors"
+        assert (said if name == "fedavg" else f"{said} (in place of an earlier one)") in result.output.splitlines()
+
+
 def test_a_folder_that_cannot_be_made_is_refused_before_tuning(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = invoke("adapt", folder / "fedper", "--save", tmp_path / "file")
@@ -136,6 +145,13 @@ def test_an_unfinished_run_is_adapted_with_a_note_and_one_without_a_checkpoint_r
 def test_a_client_of_one_example_is_told_that_nothing_was_tuned(folder: Path, tmp_path: Path) -> None:
     client = Adapter(Run(folder / "fedper")).held_out[0]
     result = invoke("adapt", folder / "fedper", "--client", client, "--examples", 1, *FEW)
+    assert result.exit_code == 0, result.output
+    assert "nothing was tuned" not in result.output  # instance norms have enough in one image
+    settings = ["data.partition={name='iid', num_clients=6}", "data.held_out=2", "model.width=4", "model.norm=batch"]
+    given = [word for setting in settings for word in ("--set", setting)]
+    made = invoke("train", "-d", folder / "mine.npz", "-a", "fedbn", *given, "-r", 1, "-f", tmp_path / "run")
+    assert made.exit_code == 0, made.output
+    result = invoke("adapt", tmp_path / "run", "--client", client, "--examples", 1, *FEW)
     assert result.exit_code == 0, result.output
     assert f"nothing was tuned for {client}: with one training example" in " ".join(result.output.split())
     with np.load(folder / "newcomer.npz") as arrays:

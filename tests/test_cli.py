@@ -169,6 +169,7 @@ def test_list_names_everything_with_a_line() -> None:
     assert result.exit_code == 0
     for name in ("fedprox", "digits", "cifar10", "dirichlet", "resnet18", "adam"):
         assert re.search(rf"^{name} +\S+", result.output, re.M), name
+    assert re.search(r"^fed.*\nclient2vec is any of them .* --atlas FILE", result.output, re.M)
 
 
 def test_list_tells_what_leaves_a_client() -> None:

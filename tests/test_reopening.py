@@ -15,6 +15,7 @@ from fedatlas.rehearsal import tiny_federation
 from fedatlas.reopening import run_federation, run_reading
 from fedatlas.runs import CONFIG, RESOLVED, Run
 from fedatlas.training import train
+from report.run_folders import client, write_run
 
 SMALL = {"model": "cnn", "model_options": {"width": 4}, "rounds": 1, "workers": 1, "progress": False}
 
@@ -54,12 +55,14 @@ def test_a_newcomer_may_lack_classes_and_is_scaled_as_the_run_was(tmp_path: Path
 
 
 def test_a_newcomers_files_are_read_for_the_runs_task_though_the_runs_own_are_gone(tmp_path: Path) -> None:
+    resolved = write_run(tmp_path / "run", [client("a")], lambda r, c: 50).resolved
+
     def reading(new: str, classes: list[str], **data: object) -> dict[str, object]:
-        form = {"vocabulary": ["", "a", "b"]}
-        then = {"federation": {"kind": "tokens", "classes": classes, "form": form}}
-        (tmp_path / RESOLVED).write_text(json.dumps(then))
-        (tmp_path / CONFIG).write_text(Config.load(data=data).to_toml())
-        return run_reading(Run(tmp_path), new)
+        resolved["federation"] |= {"kind": "tokens", "classes": classes}
+        resolved["federation"]["form"]["vocabulary"] = ["", "a", "b"]
+        (tmp_path / "run" / RESOLVED).write_text(json.dumps(resolved))
+        (tmp_path / "run" / CONFIG).write_text(Config.load(data=data).to_toml())
+        return run_reading(Run(tmp_path / "run"), new)
 
     texts = {"source": "gone.csv", "context": 9, "fraction": 0.1}
     assert reading("new.csv", ["", "a", "b"], **texts) == {"context": 9, "label": None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,7 +63,11 @@ def adapt(
         bool, typer.Option("--compile", help="Let torch.compile fuse operations: for long tuning on a GPU.")
     ] = False,
     save: Annotated[
-        Path | None, typer.Option("--save", help="A folder for the adapted networks, one a client.")
+        Path | None,
+        typer.Option(
+            "--save",
+            help="A folder for the adapted networks, one a client; earlier ones of the same clients are replaced.",
+        ),
     ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="With --save: as ONNX too (needs the extra onnx).")] = False,
 ) -> None:
@@ -121,9 +126,9 @@ def adapt(
         for adapted in results if save is not None else ():
             assert save is not None
             stem = file_stem(adapted.client)
-            output.print(f"network: {adapted.save(save / f'{stem}.safetensors')}", soft_wrap=True)
+            _write(adapted.save, save / f"{stem}.safetensors")
             if onnx:
-                output.print(f"network: {adapted.export_onnx(save / f'{stem}.onnx')}", soft_wrap=True)
+                _write(adapted.export_onnx, save / f"{stem}.onnx")
         output.print(f"record: {kept}", highlight=False, soft_wrap=True)
 
 
@@ -154,6 +159,12 @@ def print_adapted(results: list[Adapted]) -> None:
         print_lines(
             "their numbers", {name: " ".join(f"{value:.3f}" for value in own.tolist()) for name, own in numbers.items()}
         )
+
+
+def _write(save: Callable[[Path], Path], path: Path) -> None:
+    """Write a network, and say where; and that an earlier one was there, which may have been another run's."""
+    earlier = " (in place of an earlier one)" if path.exists() else ""
+    output.print(f"network: {save(path)}{earlier}", highlight=False, soft_wrap=True)
 
 
 def _refuse_namesakes(adapter: Adapter, atlas: Atlas, clients: list[str]) -> None:

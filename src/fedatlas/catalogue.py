@@ -27,6 +27,10 @@ CATALOGUES: dict[str, Callable[[], dict[str, str]]] = {
     "encoders": lambda: {name: _first_line(encoder) for name, encoder in ENCODERS.items()},
     "optimizers": lambda: {name: _first_line(optimizer) for name, optimizer in OPTIMIZERS.items()},
 }
+NOTES = {
+    "algorithms": "client2vec is any of them with an atlas of the clients: train --atlas FILE --use sample,aggregate",
+}
+"""What is said under a list."""
 
 
 def disclosures_by_algorithm() -> dict[str, str]:

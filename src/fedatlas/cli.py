@@ -58,7 +58,11 @@ def train(
     engine: EngineOption = "auto",
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", "-f", help="Where the run is kept; default runs/DATA-ALGORITHM-SEED."),
+        typer.Option(
+            "--folder",
+            "-f",
+            help="Where the run is kept; default runs/DATA-ALGORITHM-SEED, or with an atlas ...-atlas-SEED.",
+        ),
     ] = None,
     resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
@@ -67,6 +71,7 @@ def train(
     """Train one algorithm and keep the run in a folder."""
     from fedatlas.config import Config
     from fedatlas.running import default_folder, run_config
+    from fedatlas.runs import check_folder
 
     with friendly():
         sections = _sections(algorithm, data, data_folder, model, rounds, seed) | _atlas_section(atlas, use)
@@ -74,7 +79,7 @@ def train(
             config = folder / "config.toml"
         settings = Config.load(config, set_ or (), **sections)
         where = folder or default_folder(settings)
-        if resume and not (where / "resolved.json").exists():
+        if resume and not check_folder(where, resume=resume, overwrite=overwrite):
             errors.print(f"{where} holds no run yet: a new one begins.", highlight=False, soft_wrap=True)
         machine: dict[str, Any] = {"device": device, "workers": workers, "engine": engine}
         run = run_config(settings, where, **machine, resume=resume, overwrite=overwrite, profile=profile)
@@ -280,7 +285,7 @@ def list_(
     ] = False,
 ) -> None:
     """Show what the other commands can be given by name, one line each."""
-    from fedatlas.catalogue import CATALOGUES, disclosures_by_algorithm
+    from fedatlas.catalogue import CATALOGUES, NOTES, disclosures_by_algorithm
     from fedatlas.errors import unknown_name
 
     with friendly():
@@ -290,7 +295,7 @@ def list_(
         if kind is not None and kind not in CATALOGUES:
             raise unknown_name("kind", kind, CATALOGUES)
         for title in [kind] if kind else CATALOGUES:
-            print_lines(title, CATALOGUES[title]())
+            print_lines(title, CATALOGUES[title](), NOTES.get(title))
 
 
 @app.command()
@@ -315,10 +320,12 @@ def report(
 
 
 def print_results(runs: list[Any]) -> None:
-    """Print one table of runs, one row an algorithm."""
-    from fedatlas.report import results_table
+    """Print one table of runs, one row an algorithm, and a note where rows are over different clients."""
+    from fedatlas.report import results_table, split_note
 
     print_rows(results_table(runs), "accuracies in percent")
+    if note := split_note(runs):
+        output.print(note, highlight=False, soft_wrap=True)
 
 
 def print_profile(run: Any) -> None:

@@ -152,7 +152,8 @@ def default_folder(config: Config) -> Path:
     """Return where a run goes when nobody said."""
     values = config.values
     source = Path(str(values["data"]["source"])).stem
-    return Path("runs") / f"{source}-{short_name(values['algorithm']['name'])}-{values['seed']}"
+    atlas = "-atlas" if values["atlas"]["file"] is not None or values["atlas"]["make"] is not None else ""
+    return Path("runs") / f"{source}-{short_name(values['algorithm']['name'])}{atlas}-{values['seed']}"
 
 
 def short_name(algorithm: str) -> str:

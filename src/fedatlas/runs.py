@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from fedatlas.checkpoints import Checkpoint, CheckpointStore, atomic_write
 from fedatlas.differences import differences, told
 from fedatlas.errors import RunFolderError, UsageError
+from fedatlas.run_files import own_name, read_adapted, read_lines, read_settings
 from fedatlas.run_locks import LOCK, lock_folder
 from fedatlas.types import Tensors
 
@@ -67,7 +68,7 @@ class RunWriter:
             ) from error
         self._resumed = taken and resume
         if self._resumed:
-            check_same(_read_json(folder / RESOLVED), resolved, folder)
+            check_same(read_settings(folder / RESOLVED), resolved, folder)
             check_rounds(self.checkpoints.round(), resolved["training"]["rounds"], folder)
         self._lock = lock_folder(folder)
         self._resolved, self._config, self._begun = resolved, config, False
@@ -170,39 +171,40 @@ class Run:
     @cached_property
     def resolved(self) -> dict[str, Any]:
         """Every setting as it was used."""
-        resolved: dict[str, Any] = _read_json(self.folder / RESOLVED)
-        return resolved
+        return read_settings(self.folder / RESOLVED)
 
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
         """One entry a round."""
-        return _read_lines(self.folder / "rounds.jsonl")
+        return read_lines(self.folder / "rounds.jsonl")
 
     @cached_property
     def clients(self) -> list[dict[str, Any]]:
         """One entry a (round, client)."""
-        return _read_lines(self.folder / "clients.jsonl")
+        return read_lines(self.folder / "clients.jsonl")
 
     @cached_property
     def timings(self) -> list[dict[str, Any]]:
         """Seconds, one entry a round."""
-        return _read_lines(self.folder / "timings.jsonl")
+        return read_lines(self.folder / "timings.jsonl")
 
     @property
     def adapted(self) -> list[dict[str, Any]]:
         """One entry for each client that was brought in later."""
-        path = self.folder / ADAPTED
-        records = _read_json(path) if path.exists() else []
-        if not isinstance(records, list) or not all(isinstance(one, dict) and "client" in one for one in records):
-            raise RunFolderError(
-                f"{path} is no list of adapted clients; the run's folder was altered. Remove the file."
-            )
-        return records
+        return read_adapted(self.folder / ADAPTED)
 
     @property
     def name(self) -> str:
         """The algorithm's name."""
         return str(self.resolved["algorithm"]["name"])
+
+    @cached_property
+    def label(self) -> str:
+        """What tables and reports call it: the name of your own that a config trained it under, else the algorithm's.
+
+        docs/runs.md, Compare
+        """
+        return own_name(self.folder / CONFIG) or self.name
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
@@ -211,9 +213,9 @@ class Run:
 
     @property
     def last(self) -> dict[str, Any]:
-        """The metrics of the last evaluation, over the clients that train."""
-        metrics: dict[str, Any] = self._evaluated()[-1]["evaluation"]
-        return metrics
+        """The metrics of the last evaluation, over the clients that train, and its ``round``."""
+        entry = self._evaluated()[-1]
+        return {"round": entry["round"], **entry["evaluation"]}
 
     @property
     def best(self) -> dict[str, Any]:
@@ -252,7 +254,7 @@ class Run:
         return trained_network(self, client, network=network, algorithm=algorithm)
 
     def prepare(self, inputs: Any) -> Tensor:
-        """Return examples as the network takes them: uint8 images (N, channels, height, width) scaled as they were."""
+        """Return examples, as ``from_arrays`` takes them, in the form in which the network was trained on them."""
         from fedatlas.trained import prepared_inputs  # it reads runs: a circle otherwise
 
         return prepared_inputs(self, inputs)
@@ -346,29 +348,6 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) 
         raise RunFolderError(
             f"{folder} was made with other settings ({shown}). Resume with the same ones, or choose another folder."
         )
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise RunFolderError(f"{path} is not valid JSON ({error}); the run's folder was altered.") from error
-    except OSError as error:
-        raise RunFolderError(f"cannot read {path}: {error.strerror}.") from error
-    return content
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a record; a last line that was cut short by a kill is not part of it."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")[:-1]
-    try:
-        return [json.loads(line) for line in lines]
-    except ValueError as error:
-        raise RunFolderError(
-            f"{path} holds a line that is not JSON ({error}); the run's folder was altered."
-        ) from error
 
 
 def machine(device: torch.device, workers: int, engine: str) -> dict[str, Any]:

@@ -67,12 +67,14 @@ def print_rows(rows: list[dict[str, str]], caption: str) -> None:
     output.print(table)
 
 
-def print_lines(title: str, lines: Mapping[str, str]) -> None:
-    """Print names and what is said of each."""
+def print_lines(title: str, lines: Mapping[str, str], note: str | None = None) -> None:
+    """Print names and what is said of each, and a note under them."""
     table = Table(box=None, pad_edge=False, show_header=False, title=title, title_justify="left", title_style="bold")
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()
     for name, line in lines.items():
         table.add_row(name, line)
     output.print(table)
+    if note is not None:
+        output.print(note, highlight=False, soft_wrap=True)
     output.print()

@@ -52,7 +52,9 @@ def write_run(
     resolved = {
         "federation": {
             "data": data,
+            "kind": "image",
             "partition": partition,
+            "form": {"shape": [3, 8, 8], "vocabulary": [], "mean": [], "std": []},
             "classes": [str(i) for i in range(num_classes)],
             "fingerprint": hashlib.md5(fingerprint.encode()).hexdigest(),
             "clients": list(clients),

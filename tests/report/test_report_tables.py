@@ -4,6 +4,8 @@ import pytest
 
 from fedatlas.errors import UsageError
 from fedatlas.report import results_table
+from fedatlas.report.page import render
+from fedatlas.runs import Run
 from report.run_folders import FOUR, client, four_correct, write_run
 
 
@@ -41,6 +43,16 @@ def test_seeds_of_one_algorithm_become_mean_and_sample_deviation(tmp_path: Path)
     assert row["seconds"] == "2.0 ± 1.4"
 
 
+def test_a_folder_that_is_given_twice_counts_once(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [client("a")], lambda r, c: 60)
+    other = write_run(tmp_path / "other", [client("a")], lambda r, c: 80, seed=1)
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    again = [Run(tmp_path / "other" / ".." / "run"), Run(tmp_path / "link")]
+    assert results_table([run, *again]) == results_table([run])
+    assert results_table([run, other, *again]) == results_table([run, other])
+    assert render([run, other, *again]) == render([run, other])
+
+
 def test_folds_and_partition_seeds_are_repetitions_but_partitions_are_not(tmp_path: Path) -> None:
     lines = ["Dirichlet(alpha=1), seed 0", "Dirichlet(alpha=1), seed 7, fold 1 of 5", "Dirichlet(alpha=2), seed 0"]
     runs = [
@@ -58,6 +70,25 @@ def test_one_algorithm_under_two_settings_is_told_apart_by_them(tmp_path: Path) 
         for mu in (0.1, 1.0)
     ]
     assert [row["algorithm"] for row in results_table(runs)] == ["fedprox (mu=0.1)", "fedprox (mu=1)"]
+
+
+def test_runs_under_names_of_the_users_own_go_by_them(tmp_path: Path) -> None:
+    """Two names are two rows, though their settings are the same; one name with other settings is told apart."""
+    written = {"a": ("weak", 0.1), "b": ("weak", 0.1), "c": ("strong", 0.1), "d": ("strong", 1.0), "e": ("fedprox", 1)}
+    runs = []
+    for folder, (name, mu) in written.items():
+        options = {"mu": mu}
+        runs.append(write_run(tmp_path / folder, [client("a")], lambda r, c: 60, algorithm="fedprox", options=options))
+        algorithms = f"[algorithms]\n{name} = {{ name = 'fedprox' }}" if name != "fedprox" else ""
+        (tmp_path / folder / "config.toml").write_text(f"[algorithm]\nname = '{name}'\n{algorithms}\n")
+    rows = results_table(runs)
+    assert [row["algorithm"] for row in rows] == ["weak", "strong (mu=0.1)", "strong (mu=1)", "fedprox"]
+    assert [row["runs"] for row in rows] == ["2", "1", "1", "1"]
+    with (tmp_path / "a/config.toml").open("a") as file:
+        file.write("[atlas]\nfile = 'atlas.safetensors'\n")
+    assert Run(tmp_path / "a").label == "client2vec+weak"
+    (tmp_path / "a/config.toml").write_text("[algorithm")
+    assert Run(tmp_path / "a").label == "fedprox"
 
 
 def test_best_rounds_of_several_seeds_are_a_span(tmp_path: Path) -> None:

@@ -53,7 +53,9 @@ def domain_similarity(atlas: Atlas, half: str | None = None) -> DomainTable:
         sums = member @ rows
         # A client with itself is no pair.
         total += sums @ sums.T - torch.diag(member @ rows.square().sum(1))
-    return DomainTable(domains=known, cosines=(total / (pairs * len(halves))).numpy())
+    # Without a pair the sums are 0 up to rounding, and over 0 give NaN or infinity.
+    means = (total / (pairs * len(halves))).masked_fill(pairs == 0, torch.nan)
+    return DomainTable(domains=known, cosines=means.numpy())
 
 
 def similarity_picture(atlas: Atlas, half: str | None = None, title: str | None = None) -> Figure:

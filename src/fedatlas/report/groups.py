@@ -1,4 +1,4 @@
-"""Runs that are one algorithm under the same settings, so that their seeds and folds are repetitions of each other."""
+"""Runs of one name, an algorithm's or the user's own, under the same settings: seeds and folds are repetitions."""
 
 import json
 import math
@@ -6,6 +6,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedatlas.errors import UsageError
@@ -73,13 +74,13 @@ def final(run: Run) -> dict[str, Any] | None:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Return the runs by algorithm and settings, in order of first appearance."""
+    """Return the runs by label and settings, in order of first appearance."""
     if not runs:
         raise UsageError("a report needs at least one run, got none.")
     _check_same_data(runs)
     found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(json.dumps(_settings(run), sort_keys=True), []).append(run)
+    for run in distinct_runs(runs):
+        found.setdefault(json.dumps([run.label, _settings(run)], sort_keys=True), []).append(run)
     members = list(found.values())
     labels = _labels([group[0] for group in members])
     return [
@@ -88,10 +89,31 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     ]
 
 
+def distinct_runs(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs, each folder's once."""
+    found: dict[Path, Run] = {}
+    for run in runs:
+        found.setdefault(run.folder.resolve(), run)
+    return list(found.values())
+
+
 def same_split(runs: Sequence[Run]) -> list[Run]:
     """Return the runs whose clients hold exactly what those of the first run hold."""
     fingerprint = runs[0].resolved["federation"]["fingerprint"]
     return [run for run in runs if run.resolved["federation"]["fingerprint"] == fingerprint]
+
+
+def split_note(runs: Sequence[Run]) -> str:
+    """Return a sentence where rows are not over the same splits of the data, nothing where they are.
+
+    The seeds of one row may be over several splits, if the other rows' are over the same ones.
+    """
+    groups = group_runs(runs)
+    splits = [{run.resolved["federation"]["fingerprint"] for run in group.runs} for group in groups]
+    others = [group.label for group, own in zip(groups, splits, strict=True) if own != splits[0]]
+    if not others:
+        return ""
+    return f"The rows do not all share one split of the data: {groups[0].label} has another than {', '.join(others)}."
 
 
 def flatten(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -133,13 +155,13 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """Return the algorithms' names; where a name occurs twice, with up to three settings that tell them apart."""
+    """Return the runs' labels; where one occurs twice, with up to three settings that tell them apart."""
     labels = []
     for i, run in enumerate(runs):
-        alike = [dict(flatten(_settings(other))) for other in runs if other.name == run.name]
+        alike = [dict(flatten(_settings(other))) for other in runs if other.label == run.label]
         own = dict(flatten(_settings(run)))
         differing = [path for path in own if len({repr(settings.get(path)) for settings in alike}) > 1]
         shown = ", ".join(f"{path[-1]}={plain(own[path])}" for path in differing[:3])
-        label = f"{run.name} ({shown})" if shown else run.name
+        label = f"{run.label} ({shown})" if shown else run.label
         labels.append(label if label not in labels else f"{label} #{i + 1}")
     return labels

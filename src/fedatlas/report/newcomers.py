@@ -15,7 +15,7 @@ _LEFT, _RIGHT, _WIDTH = 210.0, 640.0, 1040.0
 
 def newcomers(runs: Sequence[Run], by_domain: dict[str, str]) -> str:
     """Return the section, or nothing where no client was brought in."""
-    found = [(run.name, record) for run in runs for record in run.adapted]
+    found = [(run.label, record) for run in runs for record in run.adapted]
     if not found:
         return ""
     said = (

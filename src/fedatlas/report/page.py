@@ -8,7 +8,7 @@ from fedatlas.checkpoints import atomic_write
 from fedatlas.errors import RunFolderError
 from fedatlas.report.cards import cards, label_map, size_bars
 from fedatlas.report.curves import TOGETHER, accuracy_charts
-from fedatlas.report.groups import Group, final, group_runs, same_split
+from fedatlas.report.groups import Group, distinct_runs, final, group_runs, same_split
 from fedatlas.report.headline import default_title, key_figures, sentence, tests
 from fedatlas.report.markup import element, escape
 from fedatlas.report.members import Member, Portraits, domain_colors, read_members, read_portraits
@@ -26,7 +26,8 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 def write_report(runs: Sequence[Run], path: Path, *, title: str | None = None) -> Path:
     """Write one self-contained HTML page about a run, or comparing several on the same data, and return its path.
 
-    Runs of one algorithm under the same settings (several seeds or folds) become one row, mean ± standard deviation.
+    Runs of one algorithm under the same settings (several seeds or folds) become one row, mean ± standard deviation;
+    a run that is given twice counts once.
     """
     page = render(runs, title=title)
     path = Path(path)
@@ -41,6 +42,7 @@ def write_report(runs: Sequence[Run], path: Path, *, title: str | None = None) -
 def render(runs: Sequence[Run], *, title: str | None = None) -> str:
     """Return the page."""
     groups = group_runs(runs)
+    runs = distinct_runs(runs)
     by_domain = domain_colors(runs)
     members = read_members(runs[0], by_domain)
     portraits = read_portraits(runs[0])

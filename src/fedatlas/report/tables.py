@@ -86,7 +86,7 @@ def results_table(runs: Sequence[Run]) -> list[dict[str, str]]:
     rows = []
     for group in groups:
         row = {"algorithm": group.label}
-        if len(runs) > len(groups):
+        if any(len(other.runs) > 1 for other in groups):
             row["runs"] = str(len(group.runs))
         row |= {column.title: column.cell(group) for column in shown_columns(groups)}
         row |= {"best round": best_rounds(group), "seconds": SECONDS.cell(group)}
