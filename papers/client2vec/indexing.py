@@ -220,6 +220,7 @@ def embed(spec: Spec, federation: Federation, options: Options) -> Embeddings:
     made = encoder.encode(federation, progress=None)
     if not options.quick:
         write_embeddings(file, made, rows)
+        return read_embeddings(file, len(federation.data))  # the same numbers now and later
     return made
 
 

@@ -20,7 +20,8 @@ QUICK = (
 )
 CIFAR = "CIFAR-10 (60,000 merged, 75/25 in each client), Dirichlet 0.1, 100 clients, 10 a round, 5 epochs, SGD 0.01."
 PACS = (
-    "PACS at 64 pixels in place of DomainNet, 4 domains of 10 clients, 4 a round, from scratch (no pretrained weights)."
+    "PACS at 64 pixels in place of DomainNet, 4 domains of 10 clients, 4 a round, from scratch (no pretrained "
+    "weights), pixels in [0, 1] without ImageNet's statistics."
 )
 DIGITS = "MNIST, USPS, generated, MNIST-M and SVHN in place of DomainNet, 10 clients each, 5 a round, ResNet-18."
 
@@ -35,12 +36,13 @@ BASES: dict[str, Sections] = {
     "FedDisco": {"name": "feddisco"},
     "Clustered Sampling": {"name": "clustered"},
 }
-"""The base algorithms with the paper's hyper-parameters (of a grid, its middle)."""
+"""The base algorithms with the paper's hyper-parameters (of a grid, its middle; FedIIR's its first, FL-bench's)."""
 STRATEGIES = {"FEDERATED": "federated", "GLOBAL": "global"}
 WEIGHTS = {"federated": 1.0, "global": 5.0}
 """lambda_o = lambda_d by strategy, as the caption of Table 1 says."""
 SAMPLES = 128
-"""How many examples of a client are encoded, at most: what GLOBAL uploads. Its vector is their mean."""
+"""How many examples of a client are encoded, at most: what GLOBAL uploads, and what FEDERATED trains on, where the
+paper has all. A client's vector is their mean."""
 MODELS: dict[str, Sections] = {
     "resnet18": {"name": "resnet18", "stem": "imagenet"},
     "resnet18-cifar": {"name": "resnet18", "stem": "cifar"},
@@ -86,9 +88,13 @@ SETTINGS: dict[str, Sections] = {
         "training": {**_TRAINING, "cohort": 4},
     },
     "shakespeare": {
-        "data": {"source": "shakespeare", "partition": {"name": "natural-id", "min_samples": 40}},
+        "data": {
+            "source": "shakespeare",
+            "partition": {"name": "natural-id", "min_samples": 40},
+            "test_fraction": 0.2,
+        },
         "model": MODELS["lstm"],
-        "optimizer": {**_SGD, "lr": 0.8},
+        "optimizer": _SGD,
         "training": {**_TRAINING, "cohort": 0.1},
     },
 }

@@ -110,7 +110,10 @@ def indexed(task: Task) -> Numbers:
 
 
 def without_scale(federation: Federation) -> Federation:
-    """Return a federation whose images are normalised as if pixels of 0 to 255 were in [0, 1]."""
+    """Return a federation whose images are normalised as if pixels of 0 to 255 were in [0, 1], as FL-bench's are.
+
+    The deviations stay ours, 0.25; FL-bench's are 0.20.
+    """
     data = federation.data
     mean, std = ([value / 255 for value in values] for values in (data.mean, data.std))
     return replace(federation, data=replace(data, mean=tuple(mean), std=tuple(std)))

@@ -39,12 +39,10 @@ def costs(title: str, results: Mapping[str, list[Numbers]]) -> str:
 
 def report(title: str, results: Mapping[str, list[Numbers]], options: Options) -> str:
     """Return the page's part about one data set, and draw its figures."""
-    setting = said(options, title)
-    write_table(table_1(title, setting), results, options)
-    parts = [render(table_1(title, setting), results)]
-    if title != "Digits":
-        write_table(table_2(title, setting), results, options)
-        parts.append(render(table_2(title, setting), results))
+    parts = []
+    for table in (table_1(title, said(options, title)), table_2(title, options)):
+        write_table(table, results, options)
+        parts.append(render(table, results))
     if title == "CIFAR-10":
         parts.append(figure_4.report(results, options))
     parts.append(costs(title, results))

@@ -66,8 +66,11 @@ def personalised(task: Task) -> Numbers:
     run = collaborated(task, config, federation)
     wanted = run.resolved["training"]["rounds"]
     numbers = collaborative_figures(run)
-    if len(run.rounds) < wanted and not task.options.extra["finish"]:
-        return {**numbers, UNFINISHED: f"round {len(run.rounds)} of {wanted}"}
+    if len(run.rounds) < wanted:
+        # Taken as far as it is, it is still to be told from the others, and to be gone on with.
+        numbers[UNFINISHED] = f"round {len(run.rounds)} of {wanted}"
+        if not task.options.extra["finish"]:
+            return numbers
     try:
         numbers |= adapted_figures(task, run, federation)
     except OutOfTimeError:
@@ -121,23 +124,27 @@ def adapted_figures(task: Task, run: Run, federation: Federation) -> Numbers:
     adapter = Adapter(run, data=federation, device=task.options.device)
     plan = dict(task.settings["adapt"])
     every = max(1, plan["rounds"] // 10)
+    rounds = len(run.rounds)
     kept = task.folder / "adapted.json"
-    if not kept.exists():
+    done = _kept(kept, rounds)
+    if done is None:
         _check_time(task)
         say(task, f"client training of {len(adapter.held_out)} clients")
         results = adapter.adapt_all(**plan, evaluate_every=every)
         places = _atlases(task, run, results)
-        _keep(kept, {"clients": [one.describe() for one in results], "groups": places})
-    done = json.loads(kept.read_bytes())
+        done = {"round": rounds, "clients": [one.describe() for one in results], "groups": places}
+        _keep(kept, done)
     numbers = {**client_figures(done["clients"]), **done["groups"]}
     if "few" not in task.settings:
         return numbers
     kept = task.folder / "few.json"
-    if not kept.exists():
+    done = _kept(kept, rounds)
+    if done is None:
         _check_time(task)
         say(task, f"client training with {task.settings['few']} images")
-        _keep(kept, few_images(adapter, task.settings["few"], plan))
-    return {**numbers, "few": json.loads(kept.read_bytes())}
+        done = {"round": rounds, "few": few_images(adapter, task.settings["few"], plan)}
+        _keep(kept, done)
+    return {**numbers, "few": done["few"]}
 
 
 def client_figures(clients: Sequence[Mapping[str, Any]]) -> Numbers:
@@ -217,6 +224,12 @@ def atlas_file(out: Path, name: str, layer: str = "") -> Path:
 def _check_time(task: Task) -> None:
     if late(task.options):
         raise OutOfTimeError
+
+
+def _kept(path: Path, rounds: int) -> dict[str, Any] | None:
+    """Return what was kept of a training of so many rounds; None where there is nothing, or it is of fewer."""
+    content: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
+    return content if content.get("round") == rounds else None
 
 
 def _keep(path: Path, content: Any) -> None:

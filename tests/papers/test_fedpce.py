@@ -1,6 +1,8 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from fedatlas.data import Dataset, Iid, federate
 from fedatlas.seeds import numpy_generator
 from fedatlas.training import make_model
 from papers.fedpce import figure_4, measuring, setting, table_1, table_2, table_3, table_4, table_5
-from papers.fedpce.measuring import client_figures, personalised
+from papers.fedpce.measuring import client_figures, collaborative_figures, few_images, personalised
 from papers.options import Options
 from papers.tables import UNFINISHED, Task, Variant, measure, render
 
@@ -72,9 +74,17 @@ def test_where_nothing_is_tuned_the_untuned_accuracy_is_the_figure() -> None:
 def test_the_tables_hold_all_methods_and_the_papers_numbers() -> None:
     for title in setting.SETS:
         assert set(table_1.table_1(title, "").rows) == set(setting.METHODS)
-    text = render(table_2.table_2("CIFAR-10", "words"), {"CIFAR-10 FedPCE": [{"cl_noise": 0.5, UNFINISHED: "round 3"}]})
+    full = Options(rounds=50, extra=EXTRA)
+    text = render(table_2.table_2("CIFAR-10", full), {"CIFAR-10 FedPCE": [{"cl_noise": 0.5, UNFINISHED: "round 3"}]})
     assert "50.0\\* (48.92)" in text
     assert "CIFAR-10 FedPCE: round 3" in text
+
+
+def test_digits_are_told_apart_by_set_without_a_paper_s_numbers() -> None:
+    table = table_2.table_2("Digits", Options(rounds=50, extra=EXTRA))
+    text = render(table, {"Digits FedBN": [{"col_usps": 0.75, "cl_usps": 0.5}]})
+    assert "| mnist, col. tr. | mnist, cl. tr. | usps, col. tr. | usps, cl. tr. |" in text
+    assert "| FedBN | – | – | 75.0 | 50.0 |" in text
 
 
 def test_table_1_counts_parameters_as_the_paper_does() -> None:
@@ -93,10 +103,10 @@ def test_what_stands_in_for_syn_is_said_where_there_is_any() -> None:
 def test_a_set_that_a_table_does_not_have_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["table_2", "--quick", "--sets", "CIFAR-10,Digits", "--only", "^$"])
+    monkeypatch.setattr(sys, "argv", ["table_2", "--quick", "--sets", "CIFAR-10,PACS", "--only", "^$"])
     with pytest.raises(SystemExit, match="2"):
         table_2.main()
-    assert "unknown name in --sets 'Digits'" in capsys.readouterr().err
+    assert "unknown name in --sets 'PACS'" in capsys.readouterr().err
 
 
 def test_quick_versions_of_an_ablation_differ_as_the_whole_ones_do(tmp_path: Path) -> None:
@@ -131,12 +141,16 @@ def test_a_training_that_runs_out_of_time_is_kept_and_goes_on(tmp_path: Path, mo
     first = personalised(task)
     assert first[UNFINISHED] == "round 1 of 2"
     assert 0 <= first["col_best"] <= 1
+    finish = options(tmp_path, finish=True)
+    short = personalised(Task(name="FedPCE", settings=few, seed=0, options=finish, folder=tmp_path / "task"))
+    assert (short[UNFINISHED], short["rounds"], short["tuned"]) == ("round 1 of 2", 1, 32)
     task = Task(name="FedPCE", settings=few, seed=0, options=options(tmp_path), folder=tmp_path / "task")
     whole = personalised(task)
     assert UNFINISHED not in whole
     assert (whole["rounds"], whole["tuned"], len(whole["few"])) == (2, 32, 1)
     assert whole["images"] == 2 * 9 * 4 * 16
-    assert json.loads((tmp_path / "task/adapted.json").read_text())["clients"][0]["num_tuned"] == 32
+    kept = json.loads((tmp_path / "task/adapted.json").read_text())
+    assert (kept["round"], kept["clients"][0]["num_tuned"]) == (2, 32)  # tuned anew, from the longer training
     monkeypatch.setattr(measuring.Adapter, "adapt_all", None)
     assert personalised(task) == whole  # nothing is measured again
 
@@ -154,3 +168,61 @@ def test_unfinished_numbers_are_measured_again(tmp_path: Path) -> None:
 def growing(calls: list[int]) -> dict[str, object]:
     calls.append(1)
     return {"best": 0.1, UNFINISHED: "half"} if len(calls) == 1 else {"best": 0.2}
+
+
+def test_kinds_are_shown_at_the_best_look_and_at_the_last() -> None:
+    """At the first look 0.5 and 0.7 of 10 and 30 images, 0.65 together; at the end 0.8 and 0.5, 0.575 together."""
+    common = {"domain": "noise", "num_tuned": 32, "seconds": 1.0, "accuracy_before": 0.1}
+    clients = [
+        {**common, "accuracy_after": 0.8, "curve": {"4": 0.5}, "num_tested": 10},
+        {**common, "accuracy_after": 0.5, "curve": {"4": 0.7}, "num_tested": 30},
+    ]
+    figures = client_figures(clients)
+    assert (figures["cl_noise"], figures["cl_last_noise"]) == pytest.approx((0.6, 0.65))
+
+
+def test_collaborative_training_is_told_at_its_best_and_its_last_round() -> None:
+    """Three rounds of 50 steps on 8 images by two clients, of which in the last one did not answer: 5 * 400 images."""
+    rounds = [
+        {
+            "round": i,
+            "cohort": [0, 1],
+            "answered": [0, 1][: 3 - max(i, 1)],
+            "own": {"accuracy": own},
+            "evaluation": {"accuracy": 0.1},
+        }
+        for i, own in enumerate((0.5, 0.7, 0.6))
+    ]
+    resolved = {
+        "training": {"steps": 50, "batch_size": 8},
+        "model": {"num_parameters": 7},
+        "machine": {"name": "here"},
+    }
+    last = {"accuracy": 0.4}
+    run: Any = SimpleNamespace(rounds=rounds, resolved=resolved, last=last, best={"accuracy": 0.45}, seconds=1.0)
+    figures = collaborative_figures(run)
+    assert (figures["col_best"], figures["col_last"], figures["shared_last"]) == (0.7, 0.6, 0.4)
+    assert figures["images"] == 5 * 400
+
+
+def test_a_client_with_fewer_images_than_asked_for_has_all_it_has() -> None:
+    """Two held-out clients of 3 and 9 images, asked for 5: 3 and 5. Of 10 test images each, 4 and 8 are right after."""
+    members = [SimpleNamespace(name=name, held_out=True, train=range(count)) for name, count in (("a", 3), ("b", 9))]
+    asked: list[int] = []
+
+    def adapt_all(names: list[str], *, examples: list[int], **plan: Any) -> list[Any]:
+        asked.extend(examples)
+        right = {"a": 4, "b": 8}
+        return [
+            SimpleNamespace(
+                domain="noise",
+                before=SimpleNamespace(num_correct=1, num_examples=10),
+                after=SimpleNamespace(num_correct=right[name], num_examples=10, accuracy=right[name] / 10),
+            )
+            for name in names
+        ]
+
+    adapter: Any = SimpleNamespace(federation=members, adapt_all=adapt_all)
+    (found,) = few_images(adapter, [5], {})
+    assert asked == [3, 5]
+    assert found == {"images": 5, "accuracy": 0.6, "before": 0.1, "noise": pytest.approx(0.6)}

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
@@ -14,7 +15,7 @@ from fedatlas.runs import Run
 from papers import tables
 from papers.kept_results import pack, unpack
 from papers.options import Options
-from papers.tables import Cell, Numbers, Table, Task, Variant, measure, render, trained
+from papers.tables import Cell, Numbers, Table, Task, Variant, figures, measure, render, trained
 
 
 def counted(task: Task) -> Numbers:
@@ -199,3 +200,43 @@ def test_results_travel_in_one_file_and_are_not_measured_again(tmp_path: Path) -
     assert unpack(file, back) == 0
     found = json.loads((back / "results" / "FedAvg-1.json").read_text())
     assert found == {"name": "FedAvg", "seed": 1, "numbers": {"best": 0.5}}
+
+
+def test_figures_are_means_over_the_last_five_and_ten() -> None:
+    """Twelve rounds of accuracies 0.01 to 0.12: the last five have the mean 0.1, the last ten 0.075; the worst client's
+    is over five, clients' own over ten."""
+    tested = [{"round": i, "evaluation": {"accuracy": i / 100, "worst_client": i / 200}} for i in range(1, 13)]
+    rounds = [{**entry, "cohort": [0], "own": {"accuracy": entry["evaluation"]["accuracy"]}} for entry in tested]  # type: ignore[index]
+    resolved = {"federation": {"clients": [{"name": "a", "num_train": 3}]}, "training": {"epochs": 1}}
+    best, last = {"accuracy": 0.12, "round": 12}, {"accuracy": 0.12}
+    timings = [{"round": i, "train": 1.0} for i in range(1, 13)]
+    run: Any = SimpleNamespace(
+        evaluations=tested, rounds=rounds, timings=timings, resolved=resolved, best=best, last=last, seconds=1.0
+    )
+    numbers = figures(run)
+    found = [numbers[key] for key in ("last_five", "last_ten", "worst_client", "own")]
+    assert found == pytest.approx([0.1, 0.075, 0.05, 0.075])
+
+
+def test_a_cell_may_have_a_scale_and_digits_of_its_own() -> None:
+    cells = (Cell("a", key="seconds", scale=1.0, digits=0), Cell("a"))
+    table = Table(title="T", setting="S.", columns=("one", "two"), rows={"FedAvg": cells})
+    assert "| FedAvg | 7 | 40.0 |" in render(table, {"a": [{"best": 0.4, "seconds": 7.2}]})
+
+
+def test_a_training_has_the_seed_of_its_task(tmp_path: Path) -> None:
+    settings = {
+        "data": {"source": "digits", "partition": {"name": "by-domain", "clients_per_domain": 1}},
+        "model": {"name": "mlp", "hidden": [8]},
+        "training": {"rounds": 1, "cohort": 1},
+    }
+    trained(
+        Task(name="t", settings=settings, seed=3, options=Options(out=tmp_path, workers=1), folder=tmp_path / "run")
+    )
+    assert json.loads((tmp_path / "run/resolved.json").read_text())["seeds"]["batches"] == 3
+
+
+def test_a_variant_may_have_seeds_of_its_own(tmp_path: Path) -> None:
+    own = Variant(name="a", measure=counted, settings={"value": 0.5}, seeds=(7,))
+    (numbers,) = measure([own], Options(out=tmp_path, seeds=(0, 1)))["a"]
+    assert numbers["best"] == pytest.approx(0.57)
