@@ -1,11 +1,14 @@
-"""Atlases small enough to work out by hand, and random ones for tiny federations."""
+"""Atlases small enough to work out by hand, random ones for tiny federations, and vectors as an encoder gives them."""
 
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.data.federation import Federation
+from fedatlas.atlas.embeddings import Embeddings
+from fedatlas.data.dataset import Dataset
+from fedatlas.data.federation import Client, Federation
 from fedatlas.seeds import generator
 from fedatlas.types import ClientInfo
 
@@ -38,3 +41,45 @@ def random_atlas(federation: Federation, width: int = 5, halves: Sequence[str] =
 
 def roster_of(sizes: Sequence[int]) -> list[ClientInfo]:
     return [ClientInfo(id=i, name=f"client-{i}", num_examples=size) for i, size in enumerate(sizes)]
+
+
+def clip_like(
+    width: int = 128,
+    class_width: int | None = None,
+    domains: int = 4,
+    clients: int = 3,
+    samples: int = 32,
+    classes: int = 10,
+    held_out: Sequence[int] = (),
+    seed: int = 0,
+) -> tuple[Federation, Embeddings]:
+    """Vectors in a narrow cone, as CLIP's are: a common part, the class, the domain and noise; IID clients a domain."""
+    rng = generator(seed, "clip-like")
+
+    def unit(count: int, width: int = width) -> Tensor:
+        return torch.nn.functional.normalize(torch.randn(count, width, generator=rng), dim=1)
+
+    common, kind, look, count = unit(1), unit(classes), unit(domains), domains * clients * samples
+    labels = torch.randint(classes, (count,), generator=rng)
+    domain = torch.arange(count) // (clients * samples)
+    examples = 10 * (0.7 * common + 0.4 * kind[labels] + 0.35 * look[domain] + 0.45 * unit(count))
+    texts = kind if class_width is None else unit(classes, class_width)
+    words = 8 * (0.8 * unit(1, texts.shape[1]) + 0.4 * texts + 0.4 * unit(classes, texts.shape[1]))
+    members = tuple(
+        Client(
+            name=f"client-{i}",
+            train=torch.arange(i * samples, (i + 1) * samples),
+            test=torch.arange(0),
+            domain=f"domain-{i // clients}",
+            held_out=i in held_out,
+        )
+        for i in range(domains * clients)
+    )
+    data = Dataset(
+        name="clip-like",
+        inputs=torch.zeros(count, 1),
+        labels=labels,
+        classes=tuple(f"class {c}" for c in range(classes)),
+    )
+    embeddings = Embeddings(encoder="clip-like 1", examples=examples, classes=words)
+    return Federation(data=data, clients=members, partition="by hand"), embeddings

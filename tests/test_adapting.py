@@ -6,46 +6,43 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
-from fedatlas.adapted import Adapted
 from fedatlas.adapting import Adapter, adapt
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import fedavg, fedbn, fedper, fedprox
 from fedatlas.algorithms.fedpce import fedpce
+from fedatlas.algorithms.fedper import KeepHead
 from fedatlas.client import LocalWork
 from fedatlas.config import Config
 from fedatlas.data import Augment, Dataset, Federation
 from fedatlas.data.transforms import GaussianNoise
-from fedatlas.errors import DataError, RunFolderError, UsageError
-from fedatlas.models import build_model
-from fedatlas.models.conditioned import ConditionedClassifier
+from fedatlas.errors import DataError, UsageError
+from fedatlas.objectives import CrossEntropy
 from fedatlas.optimizers import SGD, Adam
-from fedatlas.personalised import load_personalised, read_about
 from fedatlas.rehearsal import tiny_federation
 from fedatlas.running import run_config
 from fedatlas.runs import Run
 from fedatlas.training import train
 from fedatlas.tuning import Tuning
-from tiny import Line, Norms, blob_federation, line_federation, same_bits
+from tiny import Line, Norms, blob_federation, image_run, line_federation, same_bits
+
+# One client of the tiny federation has one example.
+pytestmark = pytest.mark.filterwarnings("ignore:client-2 will take no step")
 
 SMALL = {"rounds": 3, "steps": 4}
 VECTOR = "embedding.vector"
 
 
-def image_run(folder: Path, algorithm: Algorithm, norm: str = "instance", **options: object) -> Run:
-    federation = tiny_federation("images")
-    model_options = {"width": 4, "norm": norm}
-    settings = {"rounds": 2, "batch_size": 8, "workers": 1, "progress": False, **options}
-    return train(
-        federation,
-        algorithm,
-        model="cnn",
-        model_options=model_options,
-        folder=folder,
-        **settings,  # type: ignore[arg-type]
-    )
+class Scaled(Line):
+    """A line over a number that is shared, so that the head can be a client's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return super().forward(self.scale * x)
 
 
 CASES = [
@@ -107,18 +104,10 @@ def test_the_first_loss_of_adapting_and_its_step_worked_out_by_hand(tmp_path: Pa
     head: one step of SGD from w on x = 2, label 0 adds lr * 2 * sigmoid(-2 w)."""
     federation = line_federation(([2, 2], [0, 0]), ([2, 2], [0, 0])).hold_out([1])
 
-    class Body(Line):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(1))
-
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return super().forward(self.scale * x)
-
     run = train(
-        federation, fedper(), model=Body, rounds=1, folder=tmp_path, workers=1, progress=False, optimizer=SGD(lr=0.1)
+        federation, fedper(), model=Scaled, rounds=1, folder=tmp_path, workers=1, progress=False, optimizer=SGD(lr=0.1)
     )
-    adapted = adapt(run, 1, data=federation, model=Body, rounds=1, steps=1, lr=0.5)
+    adapted = adapt(run, 1, data=federation, model=Scaled, rounds=1, steps=1, lr=0.5)
     w = adapted.start["head.weight"].item()
     scale = run.parameters()["scale"].item()
     x = 2 * scale
@@ -194,41 +183,6 @@ def test_arguments_of_another_kind_are_refused_with_what_to_write(tmp_path: Path
     }.items():
         with pytest.raises(UsageError, match=says):
             call()
-
-
-@pytest.mark.parametrize("norm", ["instance", "batch"])
-@pytest.mark.parametrize("algorithm", [fedpce(embedding=4, hidden=8), fedbn(), fedper()], ids=lambda a: a.name)
-def test_a_saved_model_says_what_the_adapted_one_says(algorithm: Algorithm, norm: str, tmp_path: Path) -> None:
-    run = image_run(tmp_path / "run", algorithm, norm)
-    adapter = Adapter(run, data=tiny_federation("images"), algorithm=algorithm)
-    adapted = adapter.adapt("client-6", lr=0.05, **SMALL)  # type: ignore[arg-type]
-    path = adapted.save(tmp_path / "out" / "client-6.safetensors")
-    adapter.adapt("client-7", rounds=1, steps=1)  # another client's values in the same network
-    images = torch.randn(5, 3, 8, 8)
-    adapter.runner.bench.load({}, adapter.buffers, adapted.personal)
-    expected = adapter.runner.bench.model.eval()(images)[1]
-    loaded = load_personalised(path)
-    assert torch.equal(loaded(images)[1], expected)
-    assert torch.equal(adapted.model()(images)[1], expected)
-    assert not any(isinstance(module, ConditionedClassifier) for module in loaded.modules())
-    assert not any(parameter.requires_grad for parameter in loaded.parameters())
-    assert read_about(path)["client"] == "client-6"
-    # The state dict is that of the plain network by name, its counts of batches among them.
-    for model in (loaded, adapted.model()):
-        build_model("cnn", num_classes=3, input_shape=(3, 8, 8), width=4, norm=norm).load_state_dict(model.state_dict())
-
-
-@pytest.mark.parametrize("head_norm", ["batch", "film"])
-def test_a_saved_model_keeps_the_norm_before_its_head(head_norm: str, tmp_path: Path) -> None:
-    federation = tiny_federation("images")
-    algorithm = fedpce(embedding=4, hidden=8, head_norm=head_norm)
-    options = {"width": 4, "norm": "layer", "head_norm": True, "stem": "cifar"}
-    run = train(federation, algorithm, model="resnet18", model_options=options, rounds=1, folder=tmp_path / "run",
-                workers=1, progress=False, cohort=2)  # fmt: skip
-    adapted = adapt(run, "client-6", data=federation, algorithm=algorithm, rounds=1, steps=2)
-    images = torch.randn(5, 3, 8, 8)
-    loaded = load_personalised(adapted.save(tmp_path / "model.safetensors"))
-    assert torch.equal(loaded(images)[1], adapted.model()(images)[1])
 
 
 def test_the_same_seed_gives_the_same_bits_whatever_was_adapted_before(tmp_path: Path) -> None:
@@ -358,23 +312,62 @@ def _renamed() -> Federation:
     return replace(federation, data=data)
 
 
-def test_a_model_of_ones_own_is_saved_as_a_state_dict(tmp_path: Path) -> None:
-    federation = blob_federation(num_clients=3, held_out=1)
-    run = train(federation, fedper(), model=Norms(), rounds=1, folder=tmp_path / "run", workers=1, progress=False)
-    adapted: Adapted = adapt(run, 2, data=federation, model=Norms(), rounds=1, steps=1)
-    path = adapted.save(tmp_path / "own.safetensors")
-    with pytest.raises(UsageError, match="was not built by name alone"):
-        load_personalised(path)
-    network = Norms()
-    network.load_state_dict(load_file(path))
-    inputs = torch.randn(3, 4)
-    assert torch.equal(network.eval()(inputs)[1], adapted.model()(inputs)[1])
-    (tmp_path / "no.safetensors").write_bytes(b"nothing")
-    with pytest.raises(RunFolderError, match="is no file of a personalised network"):
-        load_personalised(tmp_path / "no.safetensors")
+@pytest.mark.parametrize("clients", [[1], [1, 1]], ids=["alone", "together"])
+def test_the_rate_of_adapting_falls_by_the_schedule_to_the_last_one_given(clients: list[int], tmp_path: Path) -> None:
+    """As above for two rounds of a cosine from 0.5: to 0 the second round's rate is 0.25, to 0.5 it stays."""
+    federation = line_federation(([2, 2], [0, 0]), ([2, 2], [0, 0])).hold_out([1])
+
+    run = train(
+        federation,
+        fedper(),
+        model=Scaled,
+        rounds=1,
+        folder=tmp_path,
+        workers=1,
+        progress=False,
+        optimizer=SGD(lr=0.1, schedule="cosine"),
+    )
+    adapter = Adapter(run, data=federation, model=Scaled)
+    x = 2 * run.parameters()["scale"].item()
+    for last, second in ((None, 0.25), (0.5, 0.5)):
+        adapted = adapter.adapt_all(clients, rounds=2, steps=1, lr=0.5, min_lr=last)[0]
+        w = adapted.start["head.weight"].item()
+        for rate in (0.5, second):
+            w += rate * x * torch.sigmoid(torch.tensor(-w * x)).item()
+        assert adapted.personal["head.weight"].item() == pytest.approx(w, rel=1e-5)
 
 
-def test_a_model_of_images_without_scaling_says_so_by_zeros_and_ones(tmp_path: Path) -> None:
-    adapted = adapt(image_run(tmp_path, fedavg()), 6, data=tiny_federation("images"), **SMALL)  # type: ignore[arg-type]
-    about = read_about(adapted.save(tmp_path / "model.safetensors"))
-    assert (about["mean"], about["std"]) == ([0.0] * 3, [1.0] * 3)
+def test_a_client_on_its_own_tunes_on_cross_entropy_alone(tmp_path: Path) -> None:
+    """What other terms need, such as a server's notes, it does not get; nor is it pulled back to where it began."""
+    algorithm = replace(fedprox(mu=5.0), split=KeepHead())
+    run = image_run(tmp_path, algorithm)
+    adapter = Adapter(run, data=tiny_federation("images"), algorithm=algorithm)
+    assert adapter.runner.algorithm.objective == (CrossEntropy(),)
+
+
+def test_adapting_repeats_from_the_seed_of_the_runs_batches(tmp_path: Path) -> None:
+    run = image_run(tmp_path, fedper(), seed=3)
+    adapter = Adapter(run, data=tiny_federation("images"))
+    plain, same, other = (adapter.adapt("client-6", rounds=1, steps=3, batch_size=2, seed=s) for s in (None, 3, 0))
+    assert same_bits(plain.personal, same.personal)
+    assert not same_bits(plain.personal, other.personal)
+
+
+def test_shared_running_statistics_are_received_too(tmp_path: Path) -> None:
+    run = image_run(tmp_path, fedper(), "batch")
+    state = run.checkpoint().state
+    adapted = Adapter(run, data=tiny_federation("images")).adapt("client-6", rounds=1, steps=1)
+    assert state.buffers
+    assert adapted.bytes_received == sum(t.nbytes for t in (*state.shared.values(), *state.buffers.values()))
+
+
+def test_clients_of_one_size_do_not_lose_the_same_places(tmp_path: Path) -> None:
+    """Which examples a client may use is drawn for each by its name."""
+    adapter = Adapter(image_run(tmp_path, fedper()), data=tiny_federation("images"))
+    places = []
+    for number, client in enumerate(adapter.federation):
+        if len(client.train) == 8:
+            few = adapter._training_data(number, 3, 0).client.train
+            places.append(tuple(client.train.tolist().index(i) for i in few.tolist()))
+    assert len(places) > 1
+    assert len(set(places)) > 1

@@ -118,3 +118,37 @@ def test_very_many_clients_stay_in_their_order(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(grouping, "MOST_ORDERED", 2)
     angles = np.array([0.0, 1.5, 0.1])
     assert like_together(np.cos(angles[:, None] - angles)) == [0, 1, 2]
+
+
+def test_finch_goes_by_direction_and_not_by_length() -> None:
+    """Two directions; the last client of each is a hundred times as long. By inner products all would be nearest to
+    a long one, and of the long ones each to the other's: cosines 1 in a pair, 0.6 across."""
+    vectors = torch.tensor([[1.0, 0.0], [100.0, 0.0], [0.6, 0.8], [60.0, 80.0]])
+    assert group_clients(vectors, 1, method="finch").labels.tolist() == [0, 0, 1, 1]
+
+
+def test_settings_reach_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seed too: a start that finds other groups must be repeatable, and another one to be had."""
+    import sklearn.cluster
+    import sklearn.mixture
+
+    asked: list[tuple[object, ...]] = []
+
+    class Mixture(sklearn.mixture.GaussianMixture):
+        def fit_predict(self, points: np.ndarray, y: object = None) -> np.ndarray:
+            asked.append((self.covariance_type, self.n_init, self.random_state))
+            return np.asarray(super().fit_predict(points))
+
+    class Means(sklearn.cluster.KMeans):
+        def fit_predict(self, points: np.ndarray, y: object = None) -> np.ndarray:
+            asked.append((self.n_init, self.random_state))
+            return np.asarray(super().fit_predict(points))
+
+    monkeypatch.setattr(sklearn.mixture, "GaussianMixture", Mixture)
+    monkeypatch.setattr(sklearn.cluster, "KMeans", Means)
+    vectors = domains(width=3)
+    for seed in (11, 12):
+        group_clients(vectors, 2, method="gmm", covariance="diag", n_init=3, seed=seed)
+        group_clients(vectors, 2, method="kmeans", n_init=4, seed=seed)
+    assert [words[:-1] for words in asked] == [("diag", 3), (4,)] * 2
+    assert asked[0][-1] != asked[2][-1]

@@ -17,10 +17,14 @@ from fedatlas.optimizers import SGD, Adam
 from fedatlas.recorders import Replayed
 from fedatlas.rehearsal import tiny_federation
 from fedatlas.runs import Run
+from fedatlas.simulate import Simulator
 from fedatlas.training import train
 from fedatlas.tuning import Tuning, can_tune_together
 from fedatlas.types import Tensors
-from tiny import Again, same_bits
+from tiny import Again, Norms, blob_federation, same_bits
+
+# One client of the tiny federation has one example.
+pytestmark = pytest.mark.filterwarnings("ignore:client-2 will take no step")
 
 IMAGE = (3, 16, 16)
 FEW = {"rounds": 2, "steps": 5, "batch_size": 3}
@@ -181,3 +185,23 @@ def test_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     _, adapter = trained(tmp_path, fedper())
     with pytest.raises(UsageError, match="one number of examples each"):
         adapter.adapt_all(["client-6"], examples=[1, 2])
+
+
+def test_dropout_repeats_and_keeps_clients_from_being_tuned_together(tmp_path: Path) -> None:
+    """The draws come from the run's seed, whatever the process drew before; of all clients at once they differ."""
+    federation = blob_federation(held_out=1)
+    run = train(federation, fedper(), model=Norms, rounds=1, workers=1, progress=False, folder=tmp_path)
+    adapter = Adapter(run, data=federation, model=Norms)
+    ends = []
+    for state in (1, 2):
+        torch.manual_seed(state)
+        ends.append(adapter.adapt("client-5", rounds=1, steps=3).personal)
+    assert same_bits(*ends)
+
+    class Dropped(Norms):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.Identity()  # type: ignore[assignment]
+
+    bench = Simulator(fedper(), Dropped(), federation, workers=1).runner.bench
+    assert not can_tune_together(bench, SGD(lr=0.1))

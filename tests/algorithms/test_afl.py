@@ -47,6 +47,14 @@ def test_clients_that_did_not_answer_keep_their_weight() -> None:
     assert memory["lambda"].tolist() == pytest.approx([0.15, 0.35, 0.5])
 
 
+def test_a_client_that_was_drawn_twice_counts_twice_its_share() -> None:
+    """Shares 0.4 and 0.6 as above, over the weights 2 and 1 that Equal gives for two draws and one."""
+    lambdas = {"lambda": torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)}
+    drawn = torch.tensor([2.0, 1.0], dtype=torch.float64)
+    weights, _ = Agnostic(lambda_lr=0.1).weigh(drawn, _cohort({0: 1.0, 1: 3.0}, clients=3), lambdas)
+    assert weights.tolist() == pytest.approx([0.8, 0.6])
+
+
 def test_a_cohort_without_any_weight_counts_equally() -> None:
     before = {"lambda": torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)}
     equal = torch.ones(2, dtype=torch.float64)

@@ -223,3 +223,29 @@ def test_halves_of_a_method_ask_for_each_other() -> None:
         play(algorithm, Pair(), pair_federation())
     with pytest.raises(UsageError, match="the head of ModuleDict is a Sequential, which does not tell"):
         Projected(width=2)(nn.ModuleDict({"head": nn.Sequential(nn.Linear(2, 2))}))
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("mean_cos", 0.84), ("mean_dot", 15.75), ("sum_dot", 31.5)])
+def test_the_overlap_has_no_sign_and_is_a_mean_over_the_batch(mode: str, expected: float) -> None:
+    """A batch of (3, 4) and (4, 3) against (-2, 0) and (3, 4): cosines -0.6, 1 and -0.8, 0.96, the mean without
+    signs is 0.84; products -6, 25 and -8, 24, of mean 15.75; the sums over clients 31 and 32 have the mean 31.5."""
+    inputs = torch.tensor([[3.0, 4.0], [4.0, 3.0]]).repeat(2, 1)
+    data = Dataset(name="pair", inputs=inputs, labels=torch.ones(4).long(), classes=("a", "b"))
+    own = torch.arange(4).split(2)
+    clients = tuple(Client(name=f"client-{i}", train=part, test=part) for i, part in enumerate(own))
+    vectors = torch.tensor([[-2.0, 0.0], [3.0, 4.0]])
+    atlas = Atlas(names=(A, B), halves={"feature": vectors}, sizes=torch.tensor([2, 2]))
+    algorithm = client2vec(atlas=atlas, sample=False, aggregate=False, train=True, lambda_d=0.0, mode=mode)
+    model = algorithm.extend(Pair())
+    with torch.no_grad():
+        model.get_parameter("projection.weight").copy_(torch.eye(2))
+    _, records, _ = play(
+        algorithm, model, Federation(data=data, clients=clients), work=LocalWork(steps=1, batch_size=2)
+    )
+    assert records[0].losses[0] == pytest.approx(0.287682 + expected, abs=1e-5)
+
+
+def test_the_projection_is_a_matrix_without_a_bias() -> None:
+    """The loss reads z P alone: a bias would never be trained, and would still be added where G is tested."""
+    names = {name for name, _ in Projected(width=3)(Pair()).named_parameters() if not name.startswith("model.")}
+    assert names == {"projection.weight", "projection_classifier.weight", "projection_classifier.bias"}

@@ -15,6 +15,7 @@ from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.algorithms.client2vec_sampling import SimilarityWeights, SimilarToLast
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.client import LocalWork
+from fedatlas.errors import UsageError
 from fedatlas.optimizers import SGD
 from fedatlas.seeds import numpy_generator
 from fedatlas.types import ClientInfo, Cohort, Roster, Upload
@@ -177,3 +178,26 @@ def test_likeness_is_to_those_who_answered_as_often_as_they_were_drawn() -> None
     cohort = Cohort(round=1, rounds=1, roster=roster, uploads=uploads, draws={0: 2, 1: 1, 2: 1}, shared={}, lr=0.1)
     weights, _ = link.weigh(torch.ones(2, dtype=torch.float64), cohort, link.init({}, roster))
     assert float(weights[0] / weights[1]) == pytest.approx(math.exp(-0.1))
+
+
+def test_the_window_shrinks_no_further_than_it_must() -> None:
+    """Eight clients, two a round, W = 2: in round 4 those of rounds 2 and 3 are out, and one is left. The two that
+    waited longest, of rounds 1 and 2, are freed, and nobody of round 3."""
+    names = tuple(f"client-{i}" for i in range(8))
+    atlas = Atlas(names=names, halves={"any": torch.ones(8, 1)}, sizes=torch.ones(8, dtype=torch.int64))
+    found = scores(SimilarToLast(atlas=atlas), roster_of([1] * 8), (3, 3, 3, 3, 3, 2, 1, 3), 2)
+    assert np.flatnonzero(np.isfinite(found)).tolist() == [5, 6]
+
+
+def test_a_cold_temperature_of_the_weights_takes_the_most_alike_without_overflow() -> None:
+    """exp(S / 1e-4) is beyond any number; S = 5/8 and 7/8, so all weight is the second's."""
+    federation = line_federation(([2], [0]), ([2] * 3, [1] * 3))
+    algorithm = client2vec(atlas=by_hand((1, 3)), sample=False, train=False, lambda1=1e-4)
+    _, records, _ = play(algorithm, Line(), federation)
+    assert records[0].weights == {0: 0.0, 1: 1.0}
+
+
+@pytest.mark.parametrize("told", [2, 4])
+def test_an_atlas_of_other_sizes_is_refused_whichever_way_they_differ(told: int) -> None:
+    with pytest.raises(UsageError, match=f"client-1 has 3 training examples, but {told} in the atlas"):
+        SimilarToLast(atlas=by_hand((1, told, 2))).init({}, roster_of((1, 3, 2)))

@@ -248,3 +248,39 @@ def test_a_thousand_clients_take_no_time_by_size() -> None:
     drawn, _ = ClusteredBySize().sample(range(1000), 1000, roster, {}, _rng())
     assert len(drawn) == 1000
     assert time.perf_counter() - began < 0.5
+
+
+def test_groups_that_fill_a_bin_exactly_stay_whole() -> None:
+    """As above, but with neighbours alike: {0, 1} and {2, 3} weigh 4 of 4. Were they cut, the clients would be poured
+    one by one, and 0 and 1 would come into different bins."""
+    rows = np.array([[0, 0, ANGLE, ANGLE], [0, 0, ANGLE, ANGLE], [ANGLE, ANGLE, 0, 0], [ANGLE, ANGLE, 0, 0]])
+    bins = bins_by_similarity({0: 1, 1: 1, 2: 1, 3: 1}, 2, rows, _rng())
+    assert sorted(sorted(content.items()) for content in bins) == [[(0, 2), (1, 2)], [(2, 2), (3, 2)]]
+
+
+def test_the_tree_is_wards_and_makes_no_chains() -> None:
+    """Six clients of one size in a row, m = 2: a bin holds 6, each weighs 2. Ward's linkage pairs {0, 1}, {2, 3} and
+    {4, 5}; two pairs would weigh 8 > 6. The last two pairs begin the bins, and 0 and 1 fill one each. Single linkage
+    would grow the chain {0, 1, 2}."""
+    rows = np.array([[0.0], [1.0], [2.1], [3.3], [4.6], [6.0]])
+    bins = bins_by_similarity(dict.fromkeys(range(6), 1), 2, rows, _rng())
+    assert {frozenset(content.keys() - {0, 1}) for content in bins} == {frozenset({2, 3}), frozenset({4, 5})}
+    assert all(len(content) == 3 for content in bins)
+
+
+def test_changes_of_one_direction_have_an_angle_that_is_a_number() -> None:
+    """Rounding may leave a cosine a hair above 1, of which there is no angle; scipy refuses NaN."""
+    pairs = torch.tensor([[1.0, 1.0 + 1e-15], [1.0 + 1e-15, 1.0]], dtype=torch.float64)
+    assert measured(pairs, "arccos").tolist() == [[0.0, 0.0], [0.0, 0.0]]
+
+
+def test_measures_are_looked_up_by_client_id_where_some_are_held_out() -> None:
+    """Client 0 is held out; of the others 1 and 2 move alike, 3 and 4 at a right angle. Rows of the first four ids
+    would put client 1 with nobody."""
+    sampler = ClusteredBySimilarity()
+    uploads = (_upload(1, 1, 0), _upload(2, 1, 0), _upload(3, 0, 1), _upload(4, 0, 1))
+    memory = _observe(sampler, {}, *uploads, num_clients=5)
+    roster = [ClientInfo(id=i, name=str(i), num_examples=1, held_out=i == 0) for i in range(5)]
+    for seed in range(20):
+        drawn, _ = sampler.sample([1, 2, 3, 4], 2, roster, memory, np.random.default_rng(seed))
+        assert {drawn[0] in (1, 2), drawn[1] in (1, 2)} == {True, False}

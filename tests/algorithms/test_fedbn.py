@@ -100,3 +100,9 @@ def test_a_client_that_sits_out_keeps_its_norms() -> None:
 def test_a_model_without_norms_is_refused() -> None:
     with pytest.raises(UsageError, match=r"FedBN: Line has no normalisation layer.*--set model\.norm=batch"):
         play(fedbn(), Line(), line_federation(([1], [0])))
+
+
+def test_rms_norms_are_kept_too() -> None:
+    model = nn.Sequential()
+    model.norm, model.head = nn.RMSNorm(4), nn.Linear(4, 2)
+    assert fedbn().split.personal_parameters(model) == {"norm.weight"}

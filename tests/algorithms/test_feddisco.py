@@ -116,3 +116,13 @@ def test_label_counts_are_disclosed() -> None:
     assert feddisco().disclosures() == ["the number of training examples of each class, once"]
     _, _, simulator = play(feddisco(), Line(), line_federation(([2] * 3, [0, 1, 1])))
     assert simulator.roster[0].introduction["discrepancy"]["label_counts"].tolist() == [1, 2]
+
+
+def test_either_of_a_and_b_may_be_zero() -> None:
+    """Client 0 has 2 and 2, client 1 has 4 and 0: shares of the discrepancy 0 and 1, p = 1/2 each. a = 0.25, b = 0:
+    0.5 and 0.25, so 2/3 and 1/3. Sizes 1 and 3, a = 0, b = 1: 1.25 and 1.75 of 3."""
+    federation = line_federation(([2] * 4, [0, 0, 1, 1]), ([2] * 4, [0] * 4))
+    _, records, _ = play(feddisco(a=0.25, b=0.0), Line(), federation)
+    assert records[0].weights == pytest.approx({0: 2 / 3, 1: 1 / 3})
+    _, records, _ = play(feddisco(a=0.0, b=1.0), Line(), line_federation(([2], [0]), ([2] * 3, [1] * 3)))
+    assert records[0].weights == pytest.approx({0: 1.25 / 3, 1: 1.75 / 3})

@@ -16,7 +16,7 @@ from fedatlas.client import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.graphs import GraphEngine
 from fedatlas.models.prompted import CustomizedClassifier
-from fedatlas.optimizers import SGD
+from fedatlas.optimizers import SGD, Adam
 from fedatlas.rounds import initial_state, play_round
 from fedatlas.sampling import Draws
 from fedatlas.simulate import Simulator
@@ -27,12 +27,18 @@ from typed_clients import KINDS, Typed, image_federation, tiny_vit
 
 
 def customize(
-    term: GroupCustomization, memory: Memory | None = None, group: int = 1, progress: float = 0.5
+    term: GroupCustomization,
+    memory: Memory | None = None,
+    group: int = 1,
+    progress: float = 0.5,
+    x: float = 1.0,
+    swapped: bool = False,
 ) -> tuple[Upload, Memory]:
     """Train one step on x = 1 from w = 0, where the centres are (1, 0) and (0, 1)."""
     algorithm = replace(fedgc(), objective=(*fedavg().objective, TypeVector(), term), optimizer=SGD(lr=0.1))
-    _, _, simulator = play(algorithm, Typed(), line_federation(([1], [0])))
+    _, _, simulator = play(algorithm, Typed(), line_federation(([x], [0])))
     centres = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    centres = centres.flip(0) if swapped else centres
     told: Tensors = {"centres": centres, "group": torch.tensor(group), "progress": torch.tensor(progress)}
     shared = {"w": torch.zeros(()), "head.weight": torch.zeros(2, 2)}
     assignment = Assignment(round=2, rounds=4, client=0, shared=shared, buffers={}, notes={"group_customization": told})
@@ -234,3 +240,49 @@ def test_settings_out_of_range_are_refused() -> None:
         fedgcr(preset="code")
     with pytest.raises(UsageError, match="FixedGroups needs one group a client, got 1 for 2"):
         FixedGroups(clients=("a", "b"), groups=(0,))
+
+
+def test_only_the_direction_of_a_prompt_counts() -> None:
+    """x = 2 doubles h; the cosines and their slopes, and so the step, are those of x = 1."""
+    upload, _ = customize(GroupCustomization(lambda2=0.0), PREVIOUS, x=2.0)
+    assert upload.change["w"].item() == pytest.approx(0.0687377, abs=1e-6)
+
+
+def test_each_term_has_a_temperature_of_its_own() -> None:
+    """The other term's changes nothing; ``fedgc(tau=...)`` sets both."""
+    customized, _ = customize(GroupCustomization(lambda2=0.0, tau=0.5, tau_alignment=9.0), PREVIOUS)
+    assert customized.change["w"].item() == pytest.approx(0.0687377, abs=1e-6)
+    aligned, _ = customize(GroupCustomization(lambda1=0.0, tau=9.0, tau_alignment=0.5), PREVIOUS)
+    assert aligned.change["w"].item() == pytest.approx(-0.005057259, abs=1e-7)
+    assert fedgc(tau=0.2).objective[-1] == GroupCustomization(tau=0.2, tau_alignment=0.2)
+
+
+def test_a_client_of_the_first_group_keeps_it_though_another_is_nearer() -> None:
+    """With the centres in the other order its group, the first, lies at (0, 1), and its mean (1, 0) at the second."""
+    upload, _ = customize(GroupCustomization(lambda2=0.0), PREVIOUS, group=0, swapped=True)
+    assert upload.change["w"].item() == pytest.approx(0.0687377, abs=1e-6)
+
+
+class Restless(Typed):
+    """Features (x, w x), and (x, w x + x) in training: what dropout does, without its chance."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.type_prompts(x) + (torch.cat([0 * x, x], 1) if self.training else 0)
+        return features, self.head(features)
+
+
+def test_the_alignment_is_to_features_without_dropout() -> None:
+    """z = (1, 1) in training, z_0 = (1, 0) and z_prev = (1, 1) in test: the cosines are 1/sqrt 2 and 1, and over tau
+    0.5 the loss is log(1 + e^0.5857864) = 1.0283344. With all three in training it would be another."""
+    algorithm = replace(
+        fedgc(), objective=(*fedavg().objective, GroupCustomization(lambda1=0.0, lambda2=1.0)), optimizer=SGD(lr=0.1)
+    )
+    _, _, simulator = play(algorithm.with_terms(TypeVector()), Restless(), line_federation(([1], [0])))
+    shared = {"w": torch.zeros(()), "head.weight": torch.zeros(2, 2)}
+    assignment = Assignment(round=2, rounds=4, client=0, shared=shared, buffers={})
+    upload, _ = simulator.runner.train(assignment, PREVIOUS)
+    assert upload.metrics["loss"] == pytest.approx(math.log(2) + 1.0283344, abs=1e-6)
+
+
+def test_clients_step_with_adamw() -> None:
+    assert fedgc().optimizer == fedgcr().optimizer == Adam(lr=1e-3, weight_decay=1e-2, decoupled=True)

@@ -233,3 +233,14 @@ def test_what_the_reweighting_needs_is_named() -> None:
         weigh(GroupLoss(), cohort((1, 2), (10, 20)))
     with pytest.raises(UsageError, match=r"GroupLoss needs the clients' losses: add ReceivedLoss\(\)"):
         play(fedavg().with_weighting(GroupLoss()), Line(), line_federation(([1], [0])))
+
+
+def test_held_out_clients_need_no_group() -> None:
+    """They never train, so nothing of theirs is weighed: an atlas of the training clients is enough."""
+    play(fedgr(atlas=Towns()), Norms(), blob_federation(num_clients=5, held_out=1))
+
+
+def test_the_group_s_loss_does_not_count_before_a_long_delay_is_over() -> None:
+    """delay 3, delta 1, gamma 0.5: beta is 0 up to round 3, then 1/2."""
+    weighting = GroupLoss(delay=3, delta=1.0, gamma=0.5)
+    assert [weighting.beta(number) for number in (1, 2, 3, 4)] == [0, 0, 0, 0.5]

@@ -103,3 +103,24 @@ def test_a_model_without_a_head_is_refused() -> None:
 
     with pytest.raises(UsageError, match="Headless has no module named 'head'"):
         play(fediir(), Headless(), blob_federation(num_clients=2))
+
+
+class Affine(nn.Module):
+    """A head with a bias, at zero: all classes are as likely."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(1, 2)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, self.head(x)
+
+
+def test_the_penalty_is_the_sum_over_all_of_the_classifier() -> None:
+    """x = 2, label 0: the gradients are (-1, 1) by the weight and (-1/2, 1/2) by the bias, and with ema 0.5 the average
+    is half of each. The squares of the other half: 1/4 + 1/4 + 1/16 + 1/16 = 0.625. With penalty 0.1 the loss is
+    log 2 + 0.0625 = 0.7556472."""
+    _, records, _ = play(fediir(penalty=0.1, ema=0.5), Affine(), line_federation(([2], [0])))
+    assert records[0].losses[0] == pytest.approx(0.7556472, abs=1e-6)

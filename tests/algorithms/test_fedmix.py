@@ -240,3 +240,27 @@ def test_forward_mode_gives_the_gradient_of_the_second_derivative(kind: str, per
     torch.testing.assert_close(found[0][0], found[1][0])
     for one, other in zip(found[0][1], found[1][1], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-10)
+
+
+def test_a_client_never_shares_more_means_than_allowed() -> None:
+    """Nine examples would fill three groups of 3; at most two are sent."""
+    state, _, _ = play(fedmix(group=3, max_groups=2), Line(), line_federation((range(1, 10), [0] * 9)))
+    assert state.memory[KEY]["inputs"].shape == (2, 1)
+
+
+def test_every_step_draws_a_mean_anew_from_the_seed() -> None:
+    """Of two means 1 and 2, twenty steps draw both; another seed draws in another order, the same one in the same."""
+    term = MixedCrossEntropy(lam=0.5)
+    means = {"inputs": torch.tensor([[1.0], [2.0]]), "labels": torch.eye(2)}
+    batch = Batch(torch.ones(1, 1), torch.zeros(1, dtype=torch.int64))
+
+    def drawn(seed: int) -> list[float]:
+        found = []
+        for step in range(20):
+            local: Any = SimpleNamespace(notes={term.name: means}, seed=seed, steps=step, scratch={})
+            term.prepare(local, batch)
+            found.append(local.scratch[term.name]["inputs"].item())
+        return found
+
+    assert set(drawn(0)) == {1.0, 2.0}
+    assert drawn(0) == drawn(0) != drawn(1)

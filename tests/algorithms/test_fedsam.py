@@ -99,3 +99,10 @@ def test_wrong_settings_are_refused() -> None:
         fedsam().with_optimizer(SharpnessAware())
     with pytest.raises((TypeError, ValueError), match="lr"):
         replace(SharpnessAware(), lr=0.1)
+
+
+def test_a_zero_gradient_leaves_numbers() -> None:
+    """The gradient is taken at w' anew: were w' = w + 0 / 0, so would it be, and the step."""
+    parameters = [torch.ones(3)]
+    SharpnessAware(rho=0.5).step(parameters, [], lambda: [0 * parameters[0]], 0.1)
+    assert torch.equal(parameters[0], torch.ones(3))

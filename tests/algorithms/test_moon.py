@@ -101,3 +101,13 @@ def test_settings_out_of_range_are_refused() -> None:
         moon(mu=-1)
     with pytest.raises(UsageError, match=r"ModelContrast\(tau\) must be above 0, got 0"):
         ModelContrast(tau=0)
+
+
+def test_the_reference_stays_the_received_model_while_the_client_moves() -> None:
+    """As above for two steps. At w = -0.1011452 the cosine with the received (1, 0) has a slope too; with it the second
+    step ends at -0.1882210. Against the features of the moving model itself that slope would be 0."""
+    algorithm = moon(mu=2.0, tau=0.5).with_optimizer(SGD(lr=0.1))
+    _, _, simulator = play(algorithm, Angle(), line_federation(([1], [0])), work=LocalWork(steps=2))
+    assignment = Assignment(round=2, rounds=2, client=0, shared={"w": torch.zeros(())}, buffers={})
+    upload, _ = simulator.runner.train(assignment, {"model_contrast": {"w": torch.ones(())}})
+    assert upload.change["w"].item() == pytest.approx(-0.1882210, abs=1e-6)

@@ -7,6 +7,7 @@ from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.qffl import FairStep, qffl
 from fedatlas.client import LocalWork
 from fedatlas.errors import TrainingError, UsageError
+from fedatlas.objectives import received_losses
 from fedatlas.optimizers import SGD
 from fedatlas.types import ClientInfo, Cohort, Upload
 from fedatlas.weighting import Equal
@@ -37,6 +38,16 @@ def test_norms_run_over_all_parameters() -> None:
     step, _ = FairStep(q=1.0, eta=0.5).apply({}, {}, _cohort(1.0, change=(0.3, 0.4)))
     assert step["a"].item() == pytest.approx(0.2, abs=1e-6)
     assert step["b"].item() == pytest.approx(0.8 / 3, abs=1e-6)
+
+
+def test_a_client_that_was_drawn_twice_steps_twice_as_far_among_others() -> None:
+    """q = 0, changes 0.3 and 0.6, the first drawn twice: (2 * 0.3 + 0.6) / 3 = 0.4."""
+    one, other = _cohort(1.0, change=(0.3,)), _cohort(1.0, change=(0.6,))
+    uploads = [*one.uploads, replace(other.uploads[0], client=1)]
+    roster = [*one.roster, ClientInfo(id=1, name="second", num_examples=1)]
+    cohort = replace(one, uploads=uploads, roster=roster, draws={0: 2, 1: 1})
+    step, _ = FairStep(q=0.0, eta=0.5).apply({}, {}, cohort)
+    assert step["a"].item() == pytest.approx(0.4, abs=1e-6)
 
 
 def test_q_zero_is_the_uniform_mean_bit_for_bit() -> None:
@@ -96,3 +107,12 @@ def _cohort(loss: float, change: tuple[float, ...]) -> Cohort:
     )
     roster = [ClientInfo(id=0, name="only", num_examples=1)]
     return Cohort(round=3, rounds=5, roster=roster, uploads=[upload], draws={0: 1}, shared={}, lr=0.1)
+
+
+def test_an_infinite_loss_names_the_client_as_nan_does() -> None:
+    roster = [ClientInfo(id=0, name="ward-7", num_examples=1)]
+    notes = {"received_loss": {"loss": torch.tensor(float("inf"))}}
+    upload = Upload(client=0, num_examples=1, num_steps=1, change={}, buffers={}, notes=notes)
+    cohort = Cohort(round=2, rounds=3, roster=roster, uploads=[upload], draws={0: 1}, shared={}, lr=0.1)
+    with pytest.raises(TrainingError, match="ward-7"):
+        received_losses(cohort, "FairStep")

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedatlas.atlas import Atlas
+from fedatlas.atlas.places import principal
 from fedatlas.errors import DataError, RunFolderError, UsageError
 from fedatlas.seeds import generator
 
@@ -86,6 +87,27 @@ def test_similarity_to_refuses_sets_and_weights_without_meaning(members: list[in
         three().similarity_to(
             torch.tensor(members, dtype=torch.int64), None if weights is None else torch.tensor(weights)
         )
+    with pytest.raises(UsageError, match="members"):
+        three().similarity_to(members, weights)
+
+
+def test_similarity_to_takes_lists_and_arrays_and_refuses_positions_outside() -> None:
+    expected = three().similarity_to(torch.tensor([2, 1]), torch.tensor([1, 3]))
+    assert torch.equal(three().similarity_to([2, 1], [1, 3]), expected)
+    assert torch.equal(three().similarity_to(np.array([2, 1]), np.array([1.0, 3.0])), expected)  # type: ignore[arg-type]
+    for outside in ([3], [-1, 0]):
+        with pytest.raises(UsageError, match="positions of the 3 clients, 0 to 2; got"):
+            three().similarity_to(outside)
+    with pytest.raises(DataError, match="'members' of the atlas must be an array of whole numbers, got one of <U1"):
+        three().similarity_to(["a"])  # type: ignore[list-item]
+
+
+def test_neighbours_are_at_least_one() -> None:
+    for count in (0, -1):
+        with pytest.raises(UsageError, match=f"count of neighbours must be at least 1, got {count}"):
+            three().neighbours("a", count=count)
+    with pytest.raises(UsageError, match="count of neighbours must be a whole number, got '2'"):
+        three().neighbours("a", count="2")  # type: ignore[arg-type]
 
 
 def test_rows_are_positions_and_a_stranger_is_named() -> None:
@@ -324,3 +346,27 @@ def test_vectors_of_a_new_client_without_their_halves_are_refused() -> None:
 
 def test_an_atlas_is_told_in_a_line() -> None:
     assert repr(three()) == "Atlas(3 clients, feature of width 2, label of width 2, from hand)"
+
+
+def test_groups_of_one_half_look_at_nothing_else() -> None:
+    """By one half the first two are alike, by the other the last two."""
+    halves = {"feature": [[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]], "label": [[9.0, 0.0], [0.0, 9.0], [0.0, 9.0]]}
+    atlas = Atlas(names=("a", "b", "c"), halves=halves, sizes=[1, 1, 1])  # type: ignore[arg-type]
+    assert atlas.groups(2, half="feature").tolist() == [0, 0, 1]
+    assert atlas.groups(2, half="label").tolist() == [0, 1, 1]
+
+
+def test_describe_knows_other_sizes_and_every_client_that_was_added() -> None:
+    atlas = three()
+    assert replace(atlas, sizes=atlas.sizes + 1).describe()["vectors"] != atlas.describe()["vectors"]
+    own = {half: rows[0] for half, rows in atlas.halves.items()}
+    later = atlas.add_client("d", own, size=1).add_client("e", own, size=1)
+    assert later.provenance["added"] == ["d", "e"]
+
+
+def test_maps_are_not_mirrored_by_chance() -> None:
+    """Along each axis the point farthest out has a positive place, also where the vectors point the other way."""
+    points = torch.randn(7, 3, generator=generator(0))
+    for one in (principal(points), principal(-points)):
+        farthest = np.abs(one).argmax(0)
+        assert (one[farthest, [0, 1]] > 0).all()

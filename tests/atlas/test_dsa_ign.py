@@ -189,3 +189,14 @@ def test_vectors_of_another_width_are_refused() -> None:
 def test_a_wrong_setting_is_named(settings: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         IndexSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_the_diversity_of_a_single_example_is_a_number() -> None:
+    """There is no other to differ from: the sum over them is empty, and its logarithm -inf would break the training."""
+    assert float(diversity_loss(torch.ones(1, 4))) == 0
+
+
+def test_the_network_is_as_wide_as_the_wider_of_examples_and_classes() -> None:
+    network = DSAIGN(24, 64, SMALL)
+    assert network.width == 64
+    assert network.inputs(vectors(2, 24)).shape == network.targets(vectors(3, 64))[:2].shape == (2, 64)

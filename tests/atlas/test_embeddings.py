@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedatlas.atlas.embeddings import BatchEncoder, Embeddings
 from fedatlas.atlas.encoders import ENCODERS, encoder_options, make_encoder
+from fedatlas.atlas.projection import to_width
 from fedatlas.atlas.reading import class_texts, example_texts, shown_batches
 from fedatlas.data import Client, Dataset, Federation, GaussianNoise, from_arrays, from_texts
 from fedatlas.errors import DataError, UsageError
@@ -149,3 +150,9 @@ def test_encoders_are_made_by_name_and_say_what_is_wrong() -> None:
         make_encoder("precomputed")
     with pytest.raises(UsageError, match="image_size must be a multiple of 32, got 100"):
         make_encoder("conse", image_size=100)
+
+
+@pytest.mark.parametrize("entries", [5, 8])
+def test_up_to_the_width_angles_and_lengths_stay_exactly(entries: int) -> None:
+    mapped = to_width(torch.eye(entries), "a test", width=8)
+    torch.testing.assert_close(mapped @ mapped.T, torch.eye(entries))

@@ -14,6 +14,9 @@ from fedatlas.rehearsal import tiny_federation
 from fedatlas.runs import Run
 from fedatlas.training import train
 
+# One client of the tiny federation has one example.
+pytestmark = pytest.mark.filterwarnings("ignore:client-2 will take no step")
+
 SMALL = {"model": "cnn", "model_options": {"width": 4, "norm": "batch"}, "rounds": 2, "workers": 1, "progress": False}
 
 

@@ -1,11 +1,14 @@
 """The index's training by captured steps, played on a CPU by a recorder that runs the step again."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
+from fedatlas.atlas import global_index
 from fedatlas.atlas.dsa_ign import DSAIGN, IndexSettings
-from fedatlas.atlas.global_index import train_globally
+from fedatlas.atlas.global_index import _batches, train_globally
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.progress import Silent
@@ -26,15 +29,15 @@ def pairs() -> Federation:
     return Federation(data=data, clients=clients, partition="two")
 
 
-def trained(recorder: Again | None) -> tuple[float, list[Tensor]]:
-    network = DSAIGN(32, 32, SETTINGS)
+def trained(recorder: Again | None, settings: IndexSettings = SETTINGS, seed: int = 0) -> tuple[float, list[Tensor]]:
+    network = DSAIGN(32, 32, settings)
     targets = torch.randn(3, 32, generator=generator(1, "targets"))
     loss = train_globally(
         network,
         pairs(),
         targets,
         epochs=4,
-        seed=0,
+        seed=seed,
         device=torch.device("cpu"),
         progress=Silent(),
         recorder=recorder,
@@ -52,3 +55,31 @@ def test_captured_steps_give_the_bits_of_plain_ones(works: bool) -> None:
     # One capture a size of batch: 16 and 8.
     assert recorder.captures == (2 if works else 0)
     assert (recorder.began, recorder.ended) == (1, 1)
+
+
+def test_the_network_trains_with_its_dropout() -> None:
+    with_it, without = trained(None)[1], trained(None, replace(SETTINGS, dropout=0.0))[1]
+    assert not all(torch.equal(one, other) for one, other in zip(with_it, without, strict=True))
+
+
+def test_every_client_s_examples_are_shuffled_and_so_are_its_batches() -> None:
+    """Two clients of 20, batches of 16: four batches of one client each, in an order of their own."""
+    settings = IndexSettings(batch_size=16, global_batching="per_client")
+    uploads = [torch.arange(20), torch.arange(20, 40)]
+    epochs = [[batch.tolist() for batch in _batches(uploads, settings, generator(0, i))] for i in range(8)]
+    assert all(sorted(i for batch in epoch for i in batch) == list(range(40)) for epoch in epochs)
+    assert len({tuple(batch[0] >= 20 for batch in epoch) for epoch in epochs}) > 1
+    assert not any(batch == sorted(batch) for epoch in epochs for batch in epoch)
+
+
+def test_every_epoch_has_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[int]] = []
+
+    class Watched(global_index.Steps):
+        def _step(self, own: Tensor) -> Tensor:
+            seen.append(own.tolist())
+            return super()._step(own)
+
+    monkeypatch.setattr(global_index, "Steps", Watched)
+    trained(None)
+    assert len({tuple(batch) for batch in seen}) == len(seen) == 12

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -6,60 +5,26 @@ import pytest
 import torch
 from torch import Tensor
 
+from atlases import clip_like
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.dsa_ign import DSAIGN, IndexSettings, similarity_loss
 from fedatlas.atlas.embeddings import Embeddings
-from fedatlas.atlas.index import client2vec_index, index_client, index_clients, sample_indices, train_index_network
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
+from fedatlas.atlas.federated_index import index_work
+from fedatlas.atlas.index import (
+    client2vec_index,
+    index_client,
+    index_clients,
+    sample_indices,
+    train_index_network,
+    training_pairs,
+)
+from fedatlas.data.federation import Federation
+from fedatlas.data.transforms import Rotate
 from fedatlas.errors import DataError, TrainingError, UsageError
-from fedatlas.seeds import generator
 
 TINY = IndexSettings(feed_forward=16, layers=1, heads=2, batch_size=32, upload=16, local_epochs=1, cohort=0.5)
 REDUCED = IndexSettings(feed_forward=32, layers=1, heads=2, batch_size=64, lr=3e-3)
 """Seconds in place of minutes; 0.91 and 0.01 below, against 0.90 and -0.03 with the paper's width and depth."""
-
-
-def clip_like(
-    width: int = 128,
-    class_width: int | None = None,
-    domains: int = 4,
-    clients: int = 3,
-    samples: int = 32,
-    classes: int = 10,
-    held_out: Sequence[int] = (),
-    seed: int = 0,
-) -> tuple[Federation, Embeddings]:
-    """Vectors in a narrow cone, as CLIP's are: a common part, the class, the domain and noise; IID clients a domain."""
-    rng = generator(seed, "clip-like")
-
-    def unit(count: int, width: int = width) -> Tensor:
-        return torch.nn.functional.normalize(torch.randn(count, width, generator=rng), dim=1)
-
-    common, kind, look, count = unit(1), unit(classes), unit(domains), domains * clients * samples
-    labels = torch.randint(classes, (count,), generator=rng)
-    domain = torch.arange(count) // (clients * samples)
-    examples = 10 * (0.7 * common + 0.4 * kind[labels] + 0.35 * look[domain] + 0.45 * unit(count))
-    texts = kind if class_width is None else unit(classes, class_width)
-    words = 8 * (0.8 * unit(1, texts.shape[1]) + 0.4 * texts + 0.4 * unit(classes, texts.shape[1]))
-    members = tuple(
-        Client(
-            name=f"client-{i}",
-            train=torch.arange(i * samples, (i + 1) * samples),
-            test=torch.arange(0),
-            domain=f"domain-{i // clients}",
-            held_out=i in held_out,
-        )
-        for i in range(domains * clients)
-    )
-    data = Dataset(
-        name="clip-like",
-        inputs=torch.zeros(count, 1),
-        labels=labels,
-        classes=tuple(f"class {c}" for c in range(classes)),
-    )
-    embeddings = Embeddings(encoder="clip-like 1", examples=examples, classes=words)
-    return Federation(data=data, clients=members, partition="by hand"), embeddings
 
 
 def domain_cosines(atlas: Atlas) -> tuple[float, float]:
@@ -360,3 +325,37 @@ def test_a_learning_rate_that_breaks_training_is_reported() -> None:
     federation, embeddings = small()
     with pytest.raises(TrainingError, match="Lower the learning rate"):
         client2vec_index(federation, embeddings, epochs=20, settings=replace(TINY, lr=1e30))
+
+
+def test_pairs_are_drawn_without_replacement_by_seed_and_client_and_not_transformed_again() -> None:
+    """The encoder has seen a client's transform already: its vectors must not be changed by it."""
+    federation, embeddings = small()
+    changed = replace(federation, clients=tuple(replace(c, transform=Rotate(degrees=9)) for c in federation))
+    first, same, other = (training_pairs(changed, embeddings.examples, 7, seed) for seed in (0, 0, 1))
+    drawn = [[client.train.tolist() for client in pairs] for pairs in (first, same, other)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert all(
+        len(set(own)) == 7 and set(own) <= set(c.train.tolist()) for own, c in zip(drawn[0], changed, strict=True)
+    )
+    places = {tuple(i - int(c.train[0]) for i in own) for own, c in zip(drawn[0], changed, strict=True)}
+    assert len(places) == len(drawn[0])
+    assert all(client.transform is None for client in first)
+
+
+def test_federated_clients_train_on_all_examples_unless_told_otherwise() -> None:
+    """Nothing is uploaded there, so the limit of the upload does not hold."""
+    federation, embeddings = small()
+    for limit, expected in ((None, 80), (5, 20)):
+        settings = replace(TINY, upload=7, local_samples=limit)
+        network = train_index_network(federation, embeddings, strategy="federated", epochs=1, settings=settings)
+        assert network.provenance["training_pairs"] == expected
+
+
+def test_sizes_are_of_training_examples_and_settings_reach_the_clients_work() -> None:
+    """A run compares an atlas's sizes with its clients' training parts."""
+    federation, embeddings = small()
+    tested = replace(federation, clients=tuple(replace(c, train=c.train[5:], test=c.train[:5]) for c in federation))
+    atlas = index_clients(DSAIGN(32, 32, TINY), tested, embeddings)
+    assert atlas.sizes.tolist() == [15, 15, 15, 15]
+    work = index_work(replace(TINY, local_epochs=3, batch_size=9))
+    assert (work.epochs, work.batch_size) == (3, 9)

@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import pytest
 
-from fedatlas.atlas import SOURCES, IndexSettings, atlas_disclosures, make_atlas
+from fedatlas.atlas import SOURCES, Atlas, IndexSettings, atlas_disclosures, make_atlas
+from fedatlas.atlas.making import index_settings, kept_atlas
 from fedatlas.data import Iid, federate, load_dataset
 from fedatlas.errors import UsageError
 from tiny import blob_federation
@@ -31,3 +34,21 @@ def test_what_leaves_a_client_depends_on_how_the_index_is_trained() -> None:
         atlas_disclosures("client2vec", "federate")
     with pytest.raises(UsageError, match="Did you mean 'label-histogram'"):
         atlas_disclosures("label_histogram")
+
+
+def test_epochs_and_seed_reach_the_index_and_over_the_built_in_encoder_it_is_narrow() -> None:
+    federation = federate(load_dataset("digits"), Iid(num_clients=4))
+    settings = IndexSettings(feed_forward=8, layers=1, upload=8)
+    atlas = make_atlas(federation, epochs=2, seed=5, settings=settings, progress=False)
+    assert (atlas.provenance["epochs"], atlas.provenance["seed"]) == (2, 5)
+    assert index_settings("builtin") == IndexSettings(feed_forward=64)
+    assert index_settings("clip") == IndexSettings()
+
+
+def test_a_kept_atlas_is_used_again_only_by_a_run_that_resumes(tmp_path: Path) -> None:
+    """A run that begins anew in the folder of another has other data, perhaps."""
+    made = [Atlas(names=("a",), halves={"label": [[value]]}, sizes=[1]) for value in (1.0, 2.0)]  # type: ignore[arg-type]
+    file = tmp_path / "atlas.safetensors"
+    found = [kept_atlas(file, lambda atlas=atlas: atlas, resume=False) for atlas in made]  # type: ignore[misc]
+    assert [float(atlas.half("label")) for atlas in found] == [1.0, 2.0]
+    assert float(kept_atlas(file, lambda: made[0], resume=True).half("label")) == 2.0

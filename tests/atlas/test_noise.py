@@ -130,3 +130,24 @@ def test_noise_without_a_bound_or_twice_is_refused() -> None:
         atlas().with_noise(clip=1.0, sigma=1.0, protects="exmple")
     with pytest.raises(UsageError, match="has noise already"):
         atlas().with_noise(clip=1.0, sigma=1.0).with_noise(clip=1.0, sigma=1.0)
+
+
+@pytest.mark.parametrize("wanted", [0.1, 1.0, 3.0])
+def test_promises_are_rounded_to_the_safe_side(wanted: float) -> None:
+    """The noise that is told is enough, and the epsilon that is told holds."""
+    sigma = sigma_for(wanted, 1e-5, 1.0)
+    assert delta_for(wanted, sigma, 1.0) <= 1e-5
+    assert delta_for(epsilon(sigma, 1e-5, 1.0), sigma, 1.0) <= 1e-5
+
+
+def test_a_client_without_examples_counts_as_one_of_one() -> None:
+    """Dividing by none of its examples would make its noise, and the told sensitivity, infinite."""
+    empty = Atlas(
+        names=("a", "b"),
+        halves={"label": torch.tensor([[0.0, 0.0], [0.5, 0.5]])},
+        sizes=torch.tensor([0, 4]),
+        provenance={"source": "label_histogram", "example_clip": {"label": 1.0}},
+    )
+    noised = empty.with_noise(epsilon=1.0, protects="example")
+    assert noised.provenance["noise"]["sensitivity"] == 2.0
+    assert bool(noised.half("label").isfinite().all())

@@ -50,6 +50,18 @@ def test_domain_similarity_leaves_out_clients_without_a_domain() -> None:
         domain_similarity(replace(five(), domains=()))
 
 
+def test_a_domain_of_one_client_has_no_similarity_inside_however_its_vector_rounds() -> None:
+    count = 40
+    atlas = Atlas(
+        names=tuple(map(str, range(count))),
+        halves={"feature": torch.randn(count, 7, generator=generator(0))},
+        sizes=torch.ones(count).long(),
+        domains=tuple(map(str, range(count))),
+    )
+    assert np.isnan(domain_similarity(atlas).cosines.diagonal()).all()
+    assert [text.get_text() for text in domain_picture(atlas).axes[0].texts][:: count + 1] == ["–"] * count
+
+
 def test_the_heat_map_holds_the_similarities_in_client_order() -> None:
     figure = similarity_picture(five(), "feature")
     heat = figure.axes[0].images[0].get_array()

@@ -87,3 +87,8 @@ def test_embeddings_of_other_data_are_refused() -> None:
     wrong = Embeddings(encoder="hand", examples=torch.ones(4, 2), classes=torch.eye(3))
     with pytest.raises(DataError, match="4 embeddings for the 5 examples"):
         feature_average(federation(), wrong)
+
+
+def test_one_example_moves_a_label_histogram_by_its_whole_row() -> None:
+    """A row of one-hot is 1 long; a smaller bound would promise more privacy than the noise gives."""
+    assert label_histogram(federation()).provenance["example_clip"] == {"label": 1.0}

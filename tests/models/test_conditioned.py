@@ -10,7 +10,7 @@ from fedatlas.algorithms.fedper import KeepHead
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model
 from fedatlas.models.classifier import Classifier
-from fedatlas.models.conditioned import ConditionedClassifier, ConditionedNorms, ScaleAndShift, bake
+from fedatlas.models.conditioned import ConditionedClassifier, ConditionedNorms, NormGenerators, ScaleAndShift, bake
 
 IMAGES = (3, 16, 16)
 
@@ -226,3 +226,10 @@ def test_scales_and_shifts_are_made_in_full_precision_under_autocast() -> None:
         _, logits = conditioned(torch.rand(2, 3, 8, 8))
     gradients = torch.autograd.grad(logits.float().logsumexp(1).sum(), list(conditioned.parameters()))
     assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_perceptrons_start_as_linear_layers_do() -> None:
+    """Uniform in +-1/sqrt(inputs): of 16 numbers of an embedding +-1/4, of 64 hidden ones +-1/8."""
+    generators = NormGenerators(16, 64, [8, 8])
+    assert float(generators.hidden_weight.detach().abs().max()) == pytest.approx(1 / 4, rel=0.02)
+    assert float(generators.weights[0].detach().abs().max()) == pytest.approx(1 / 8, rel=0.02)

@@ -354,3 +354,12 @@ def test_a_hub_transformer_refuses_weights_of_its_own_and_other_channels(folders
         prompted_vit(5, InputForm(shape=IMAGE), backbone=f"hf:{folders['vit']}", weights="untrained")
     with pytest.raises(UsageError, match="reads images of 3 channels, got 4"):
         build((4, 16, 16), backbone=f"hf:{folders['vit']}")
+
+
+def test_features_are_those_of_the_class_token_with_prompts_behind_it() -> None:
+    model = build().eval()
+    batch = images(3)
+    tokens = model.encoder.embed(batch)
+    prompts = model.prompt_tokens(batch).expand(3, -1, -1)
+    expected = model.encoder.encode(torch.cat([tokens, prompts], dim=1))
+    torch.testing.assert_close(model(batch)[0], expected)
