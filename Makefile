@@ -11,8 +11,9 @@ demo: $(VENV)/ready
 deploy-demo: $(VENV)/ready
 	$(BIN)/fedatlas flower demo
 
+# A process for each core, up to four; no test depends on another's having run.
 test: $(VENV)/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-slow: $(VENV)/ready
 	$(BIN)/python -m pytest --slow
