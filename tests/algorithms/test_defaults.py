@@ -1,0 +1,116 @@
+"""What a recipe does when nothing is set: what its page says, and what its parts do by themselves."""
+
+import dataclasses
+import inspect
+import re
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedatlas
+from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms.fedgcr import PRESETS
+from fedatlas.algorithms.fedpce import Grouped
+from fedatlas.models.prompted import DEFAULT_WEIGHTS, prompted_vit
+
+PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
+NOT_NAMED = {
+    ("client2vec", "base"): "`fedavg`",
+    ("clustered", "base"): "`fedavg`",
+    ("feddisco", "base"): "`fedavg`",
+    ("fedgr", "base"): "`fedavg`",
+    ("client2vec", "tau"): "by the atlas",
+    ("client2vec", "half"): "all",
+    ("harmofl", "channels"): "none",
+    ("qffl", "eta"): "the clients' learning rate",
+}
+"""What pages call a default that is None in the code; an atlas has no word at all."""
+
+
+def told(name: str) -> dict[str, str]:
+    """Return the defaults that a page tells, by setting."""
+    section = (PAGES / f"{name}.md").read_text().split("## Settings")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?`) \| ?(.*?) ?\|", section, re.MULTILINE)
+    return {title.strip("` "): default for titles, default in rows for title in titles.split(",")}
+
+
+def as_told(value: object) -> object:
+    """Return a default as a page writes it; numbers stay, for they are written in several ways."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"`{value}`" if isinstance(value, str) else value
+
+
+def read(text: str) -> object:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+@pytest.mark.parametrize("name", [*sorted(set(ALGORITHMS) - {"fedgcr"}), "client2vec"])
+def test_a_page_tells_the_defaults_of_its_recipe(name: str) -> None:
+    options = inspect.signature(getattr(fedatlas, name)).parameters.values()
+    defaults = {
+        option.name: NOT_NAMED.get((name, option.name), "") if option.default is None else as_told(option.default)
+        for option in options
+    }
+    assert {title: read(text) for title, text in told(name).items()} == defaults
+
+
+def test_the_page_of_fedgcr_tells_the_numbers_of_the_paper_s_preset() -> None:
+    page, preset = told("fedgcr"), PRESETS["paper"]
+    numbers = {
+        **{title: getattr(preset.term, title) for title in ("lambda1", "lambda2", "tau")},
+        **{title: getattr(preset.weighting, title) for title in ("q", "delta", "gamma")},
+    }
+    assert {title: float(page[title]) for title in numbers} == numbers
+    assert page["method"] == f"`{preset.groups.method}`"
+    assert float(page["num_groups"]) == preset.groups.num_groups
+    assert fedatlas.fedgcr() == fedatlas.fedgcr(num_groups=preset.groups.num_groups)
+
+
+def test_the_page_of_fedgcr_tells_the_defaults_of_its_model() -> None:
+    page, options = told("fedgcr"), inspect.signature(prompted_vit).parameters
+    for title in ("num_prompts", "prompt_rate", "dropout"):
+        assert float(page[title]) == options[title].default
+    sizes = [options[title].default for title in ("patch", "width", "depth", "heads")]
+    assert page["patch"] == ", ".join(map(str, sizes))
+    assert page["weights"] == f"`{DEFAULT_WEIGHTS}`"
+
+
+def test_fedgcr_as_published_is_what_the_code_of_its_authors_does() -> None:
+    preset = PRESETS["as_published_code"]
+    term, weighting = preset.term, preset.weighting
+    # lambda1 = 0.1 (0.5 + 0.5 r0 / R), lambda2 = 0.05, the alignment not divided by tau
+    assert (term.lambda1, term.ramp, term.lambda2, term.tau, term.tau_alignment) == (0.1, True, 0.05, 0.5, 1.0)
+    # beta_r = 0.5 (1 - 0.9^r), groups' losses by their members' sizes
+    assert (weighting.delta, weighting.gamma, weighting.delay, weighting.by_examples) == (0.5, 0.9, 0, True)
+    assert preset.model.mix_in_batch
+    assert preset.optimizer.keep_state
+    assert not PRESETS["paper"].optimizer.keep_state
+
+
+def parts_of(algorithm: fedatlas.Algorithm) -> list[Any]:
+    chains = (algorithm.objective, algorithm.weighting, algorithm.server)
+    return [algorithm.sampler, algorithm.split, algorithm.optimizer, *chain(*chains)]
+
+
+def settings(part: Any) -> dict[str, Any]:
+    return {own.name: getattr(part, own.name) for own in dataclasses.fields(part) if own.init}
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_a_part_by_itself_has_the_settings_that_its_recipe_gives_it(name: str) -> None:
+    for part in parts_of(getattr(fedatlas, name)()):
+        general = not type(part).__module__.startswith("fedatlas.algorithms.")
+        if general or any(is_needed(own) for own in dataclasses.fields(part) if own.init):
+            continue
+        if not isinstance(part, Grouped):  # whose groups and rates are the recipe's
+            assert settings(type(part)()) == settings(part), type(part).__name__
+
+
+def is_needed(own: "dataclasses.Field[Any]") -> bool:
+    return own.default is dataclasses.MISSING and own.default_factory is dataclasses.MISSING
