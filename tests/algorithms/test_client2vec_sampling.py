@@ -46,20 +46,22 @@ def test_one_half_alone_has_no_factor_of_a_half(half: str, expected: list[float]
 
 
 def test_draws_without_replacement_follow_the_probabilities() -> None:
-    """P({i, j}) = p_i p_j / (1 - p_i) + p_j p_i / (1 - p_j); 1500 draws have a standard error below 0.013."""
+    """P({i, j}) = p_i p_j / (1 - p_i) + p_j p_i / (1 - p_j); 4000 draws have a standard error below 0.008.
+
+    Noise subtracted in place of added would leave out client 2 in 0.736 of the draws, and not in 0.776."""
     sampler, roster = SimilarToLast(atlas=by_hand(), tau=0.5), roster_of((1, 3, 2))
     memory = sampler.init({}, roster) | {"last_drawn": torch.tensor([1, 1, 0])}
     weights = np.exp([1.25, 1.75, -0.25])
     p = weights / weights.sum()
     found: dict[tuple[int, ...], int] = {}
     rng = numpy_generator(0, "test")
-    for _ in range(1500):
+    for _ in range(4000):
         drawn, after = sampler.sample([0, 1, 2], 2, roster, memory, rng)
         found[tuple(drawn)] = found.get(tuple(drawn), 0) + 1
         assert after["last_drawn"].tolist() == [2 if i in drawn else (1, 1, 0)[i] for i in range(3)]
     for pair in combinations(range(3), 2):
         expected = sum(p[i] * p[j] / (1 - p[i]) for i, j in permutations(pair))
-        assert found[pair] / 1500 == pytest.approx(expected, abs=0.04)
+        assert found[pair] / 4000 == pytest.approx(expected, abs=0.025)
 
 
 def test_the_first_round_is_drawn_as_the_base_draws_it() -> None:

@@ -88,6 +88,17 @@ def test_a_group_too_heavy_for_a_bin_is_cut_and_the_lightest_groups_are_poured()
     assert bins[0][left] == bins[1][left] == 1
 
 
+def test_the_heaviest_groups_begin_the_bins_whatever_their_names() -> None:
+    """Sizes 3, 3, 1, 1 and m = 2: a bin holds 8, the masses are 6, 6, 2, 2. Clients 0 and 1 are unlike all others, 2
+    and 3 are alike: the pair weighs 4, so 0 and 1 begin the bins with 6 each, and 2 and 3 fill the room of 2 in each.
+    In the order of their ids, the pair would begin one and client 0 be poured."""
+    rows = ANGLE * (1 - np.eye(4))
+    rows[2, 3] = rows[3, 2] = 0
+    bins = bins_by_similarity({0: 3, 1: 3, 2: 1, 3: 1}, 2, rows, _rng())
+    assert [content[first] for content, first in zip(bins, (0, 1), strict=True)] == [6, 6]
+    assert sorted(client for content in bins for client in content) == [0, 1, 2, 3]
+
+
 def test_a_client_larger_than_a_bin_fills_some_alone() -> None:
     """Sizes 8, 1, 1 and m = 3: a bin holds 10, the masses are 24, 3, 3: two bins of client 0 alone, then 4 + 3 + 3."""
     expected = [{0: 10}, {0: 10}, {0: 4, 1: 3, 2: 3}]
@@ -135,6 +146,15 @@ def test_other_measures_are_norms_of_differences(measure: Measure, expected: lis
     """Changes (3, 0) and (0, 4), zero for the others: |3| + |4| = 7 and sqrt(9 + 16) = 5 apart."""
     memory = _observe(ClusteredBySimilarity(measure=measure), {}, _upload(0, 3.0, 0.0), _upload(1, 0.0, 4.0))
     torch.testing.assert_close(measured(memory["pairs"], measure), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_angles_and_distances_of_changes_that_are_neither_at_right_angles_nor_opposite() -> None:
+    """Changes (3, 0) and (2, 2): the cosine is 6 / (3 * sqrt(8)) = 1 / sqrt(2), 45 degrees; the difference (1, -2) has
+    the length sqrt(5)."""
+    uploads = (_upload(0, 3.0, 0.0), _upload(1, 2.0, 2.0))
+    for measure, expected in (("arccos", math.pi / 4), ("L2", math.sqrt(5))):
+        memory = _observe(ClusteredBySimilarity(measure=measure), {}, *uploads, num_clients=2)
+        assert measured(memory["pairs"], measure)[0, 1].item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("measure", ["arccos", "L1", "L2"])

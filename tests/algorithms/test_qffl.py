@@ -42,12 +42,17 @@ def test_norms_run_over_all_parameters() -> None:
 
 def test_a_client_that_was_drawn_twice_steps_twice_as_far_among_others() -> None:
     """q = 0, changes 0.3 and 0.6, the first drawn twice: (2 * 0.3 + 0.6) / 3 = 0.4."""
-    one, other = _cohort(1.0, change=(0.3,)), _cohort(1.0, change=(0.6,))
-    uploads = [*one.uploads, replace(other.uploads[0], client=1)]
-    roster = [*one.roster, ClientInfo(id=1, name="second", num_examples=1)]
-    cohort = replace(one, uploads=uploads, roster=roster, draws={0: 2, 1: 1})
-    step, _ = FairStep(q=0.0, eta=0.5).apply({}, {}, cohort)
+    cohort = _together(_cohort(1.0, change=(0.3,)), _cohort(1.0, change=(0.6,)))
+    step, _ = FairStep(q=0.0, eta=0.5).apply({}, {}, replace(cohort, draws={0: 2, 1: 1}))
     assert step["a"].item() == pytest.approx(0.4, abs=1e-6)
+
+
+def test_a_high_power_stays_finite_where_losses_are_far_apart() -> None:
+    """F = 1e6 and 1, q = 100: (1e6)^100 overflows, and the small loss counts 1e-600. The step is that of the first
+    client alone, 0.3 / (1 + 100 * 0.09 / (0.1 * 1e6)) = 0.299973."""
+    cohort = _together(_cohort(1e6, change=(0.3,)), _cohort(1.0, change=(0.6,)))
+    step, _ = FairStep(q=100.0).apply({}, {}, cohort)
+    assert step["a"].item() == pytest.approx(0.299973, rel=1e-6)
 
 
 def test_q_zero_is_the_uniform_mean_bit_for_bit() -> None:
@@ -107,6 +112,12 @@ def _cohort(loss: float, change: tuple[float, ...]) -> Cohort:
     )
     roster = [ClientInfo(id=0, name="only", num_examples=1)]
     return Cohort(round=3, rounds=5, roster=roster, uploads=[upload], draws={0: 1}, shared={}, lr=0.1)
+
+
+def _together(one: Cohort, other: Cohort) -> Cohort:
+    uploads = [*one.uploads, replace(other.uploads[0], client=1)]
+    roster = [*one.roster, ClientInfo(id=1, name="second", num_examples=1)]
+    return replace(one, uploads=uploads, roster=roster, draws={0: 1, 1: 1})
 
 
 def test_an_infinite_loss_names_the_client_as_nan_does() -> None:
