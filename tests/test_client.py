@@ -1,3 +1,4 @@
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -11,7 +12,7 @@ from fedatlas.algorithms import fedavg, fediir, fedmix, moon
 from fedatlas.client import LocalWork, Network, Precision, Workbench
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
-from fedatlas.data.transforms import GaussianNoise
+from fedatlas.data.transforms import Augment, GaussianNoise
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.models import build_model
 from fedatlas.optimizers import SGD, Adam
@@ -223,6 +224,34 @@ def test_images_are_scaled_transformed_and_normalised() -> None:
     torch.testing.assert_close(batch.inputs, torch.full((2, 1, 2, 2), -1.2))
     noise = ClientData(federation, 1).batch(own, rng).inputs
     assert noise.std() > 1
+
+
+@pytest.mark.filterwarnings("ignore:client-2 will take no step")
+def test_training_sees_augmented_images_and_testing_plain_ones() -> None:
+    """A flip of every image in training is, bit for bit, training on a data set whose images are flipped."""
+    plain = tiny_federation("images")
+    flipped = replace(plain, data=replace(plain.data, inputs=plain.data.inputs.flip(-1)))
+    model = build_model("cnn", num_classes=3, input_shape=(3, 8, 8), norm="none", width=2)
+    work = LocalWork(augment=Augment(padding=0, flip=1.0))
+    turned, _, simulator = play(fedavg(), copy.deepcopy(model), plain, work=work)
+    expected, _, _ = play(fedavg(), copy.deepcopy(model), flipped)
+    without, _, _ = play(fedavg(), model, plain)
+    assert same_bits(turned.shared, expected.shared)
+    assert not same_bits(turned.shared, without.shared)
+    own = simulator.runner.data(0)
+    tested = own.batch(own.client.test, None, Augment(padding=0, flip=1.0))
+    assert torch.equal(tested.inputs, own.batch(own.client.test, None).inputs)
+
+
+def test_statistics_that_average_over_all_batches_begin_anew_with_every_client() -> None:
+    """``momentum=None`` weighs a batch by the number of those before, which must not be those of another client."""
+    model = Norms()
+    model.norm.momentum = None
+    _, _, simulator = play(fedavg(), model, blob_federation(num_clients=2))
+    alone, _ = simulator.runner.train(_assignment(simulator, 1), {})
+    simulator.runner.train(_assignment(simulator, 0), {})
+    after_another, _ = simulator.runner.train(_assignment(simulator, 1), {})
+    assert same_bits(alone.buffers, after_another.buffers)
 
 
 def _assignment(simulator, client: int = 0) -> Assignment:  # type: ignore[no-untyped-def]

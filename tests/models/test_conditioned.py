@@ -156,6 +156,7 @@ def test_a_baked_model_is_plain_and_says_the_same(head_norm: str) -> None:
     assert torch.equal(baked(images)[1], model(images)[1])
     assert set(dict(baked.named_parameters())) == set(dict(resnet(width=4).named_parameters()))
     wrapped = bake(nn.Sequential(model)).eval()
+    assert not any(isinstance(module, ConditionedClassifier) for module in wrapped.modules())
     assert torch.equal(wrapped(images)[1], model(images)[1])
 
 
