@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedatlas.algorithms.fedbn import fedbn
 from fedatlas.checkpoints import MANIFEST, CheckpointStore, atomic_write
 from fedatlas.errors import RunFolderError
 from fedatlas.rounds import ServerState
+from fedatlas.training import train
 from fedatlas.types import Memory
-from tiny import same_bits
+from tiny import Norms, blob_federation, same_bits
 
 STATE = ServerState(
     round=3,
@@ -52,6 +54,15 @@ def test_only_clients_that_changed_are_written_again(tmp_path: Path) -> None:
     ]
     assert (tmp_path / "client-000000-000003.safetensors").stat().st_mtime_ns == before
     assert same_bits(CheckpointStore(tmp_path).load().clients[0]["personal"], CLIENTS[0]["personal"])
+
+
+def test_a_run_writes_at_each_checkpoint_whom_it_trained_since_the_last(tmp_path: Path) -> None:
+    """Three rounds of one client, a checkpoint after each: three lines in all, not one more for those before."""
+    run = train(
+        blob_federation(), fedbn(), model=Norms(), rounds=3, cohort=1, folder=tmp_path / "run", checkpoint_every=1
+    )
+    (journal,) = run.folder.rglob("clients-*.jsonl")
+    assert len(journal.read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize(

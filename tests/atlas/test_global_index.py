@@ -1,6 +1,7 @@
 """The index's training by captured steps, played on a CPU by a recorder that runs the step again."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -55,6 +56,17 @@ def test_captured_steps_give_the_bits_of_plain_ones(works: bool) -> None:
     # One capture a size of batch: 16 and 8.
     assert recorder.captures == (2 if works else 0)
     assert (recorder.began, recorder.ended) == (1, 1)
+
+
+@pytest.mark.parametrize("batching", ["mixed", "per_client"])
+def test_the_seed_decides_whatever_was_drawn_before(batching: Literal["mixed", "per_client"]) -> None:
+    settings = replace(SETTINGS, global_batching=batching)
+    found = []
+    for before in (1, 2):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(before)
+            found.append(trained(None, settings)[1])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def test_the_network_trains_with_its_dropout() -> None:
