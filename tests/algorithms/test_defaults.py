@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 import fedatlas
+from atlases import by_hand
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedgcr import PRESETS
 from fedatlas.algorithms.fedpce import Grouped
 from fedatlas.models.prompted import DEFAULT_WEIGHTS, prompted_vit
+from fedatlas.optimizers import Adam
 
 PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
 NOT_NAMED = {
@@ -93,24 +95,26 @@ def test_fedgcr_as_published_is_what_the_code_of_its_authors_does() -> None:
     assert not PRESETS["paper"].optimizer.keep_state
 
 
-def parts_of(algorithm: fedatlas.Algorithm) -> list[Any]:
-    chains = (algorithm.objective, algorithm.weighting, algorithm.server)
-    return [algorithm.sampler, algorithm.split, algorithm.optimizer, *chain(*chains)]
+def test_fedgcr_trains_with_adamw() -> None:
+    assert PRESETS["paper"].optimizer == Adam(lr=1e-3, weight_decay=1e-2, decoupled=True)
+    assert not PRESETS["paper"].model.mix_in_batch
 
 
-def settings(part: Any) -> dict[str, Any]:
-    return {own.name: getattr(part, own.name) for own in dataclasses.fields(part) if own.init}
+def own_parts(algorithm: fedatlas.Algorithm) -> list[Any]:
+    """Return the parts that were written for an algorithm; FedPCE's rates are its recipe's and no part's."""
+    chains = (algorithm.objective, algorithm.weighting, algorithm.server, algorithm.extensions)
+    parts: list[Any] = [algorithm.sampler, algorithm.split, algorithm.optimizer, *chain(*chains)]
+    return [
+        part
+        for part in parts
+        if type(part).__module__.startswith("fedatlas.algorithms.") and not isinstance(part, Grouped)
+    ]
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", [*sorted(ALGORITHMS), "client2vec"])
 def test_a_part_by_itself_has_the_settings_that_its_recipe_gives_it(name: str) -> None:
-    for part in parts_of(getattr(fedatlas, name)()):
-        general = not type(part).__module__.startswith("fedatlas.algorithms.")
-        if general or any(is_needed(own) for own in dataclasses.fields(part) if own.init):
-            continue
-        if not isinstance(part, Grouped):  # whose groups and rates are the recipe's
-            assert settings(type(part)()) == settings(part), type(part).__name__
-
-
-def is_needed(own: "dataclasses.Field[Any]") -> bool:
-    return own.default is dataclasses.MISSING and own.default_factory is dataclasses.MISSING
+    options = {"atlas": by_hand(), "train": True} if name == "client2vec" else {}
+    for part in own_parts(getattr(fedatlas, name)(**options)):
+        for own in dataclasses.fields(part):
+            if own.default is not dataclasses.MISSING:
+                assert getattr(part, own.name) == own.default, f"{type(part).__name__}.{own.name}"
