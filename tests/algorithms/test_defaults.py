@@ -2,9 +2,7 @@
 
 import dataclasses
 import inspect
-import re
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +14,8 @@ from fedatlas.algorithms.fedgcr import PRESETS
 from fedatlas.algorithms.fedpce import Grouped
 from fedatlas.models.prompted import DEFAULT_WEIGHTS, prompted_vit
 from fedatlas.optimizers import Adam
+from pages import as_told, read, told
 
-PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
 NOT_NAMED = {
     ("client2vec", "base"): "`fedavg`",
     ("clustered", "base"): "`fedavg`",
@@ -31,27 +29,6 @@ NOT_NAMED = {
 """What pages call a default that is None in the code; an atlas has no word at all."""
 
 
-def told(name: str) -> dict[str, str]:
-    """Return the defaults that a page tells, by setting."""
-    section = (PAGES / f"{name}.md").read_text().split("## Settings")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| (`.*?`) \| ?(.*?) ?\|", section, re.MULTILINE)
-    return {title.strip("` "): default for titles, default in rows for title in titles.split(",")}
-
-
-def as_told(value: object) -> object:
-    """Return a default as a page writes it; numbers stay, for they are written in several ways."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"`{value}`" if isinstance(value, str) else value
-
-
-def read(text: str) -> object:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 @pytest.mark.parametrize("name", [*sorted(set(ALGORITHMS) - {"fedgcr"}), "client2vec"])
 def test_a_page_tells_the_defaults_of_its_recipe(name: str) -> None:
     options = inspect.signature(getattr(fedatlas, name)).parameters.values()
@@ -59,11 +36,11 @@ def test_a_page_tells_the_defaults_of_its_recipe(name: str) -> None:
         option.name: NOT_NAMED.get((name, option.name), "") if option.default is None else as_told(option.default)
         for option in options
     }
-    assert {title: read(text) for title, text in told(name).items()} == defaults
+    assert {title: read(text) for title, text in told(f"algorithms/{name}.md", "Settings").items()} == defaults
 
 
 def test_the_page_of_fedgcr_tells_the_numbers_of_the_paper_s_preset() -> None:
-    page, preset = told("fedgcr"), PRESETS["paper"]
+    page, preset = told("algorithms/fedgcr.md", "Settings"), PRESETS["paper"]
     numbers = {
         **{title: getattr(preset.term, title) for title in ("lambda1", "lambda2", "tau")},
         **{title: getattr(preset.weighting, title) for title in ("q", "delta", "gamma")},
@@ -75,11 +52,9 @@ def test_the_page_of_fedgcr_tells_the_numbers_of_the_paper_s_preset() -> None:
 
 
 def test_the_page_of_fedgcr_tells_the_defaults_of_its_model() -> None:
-    page, options = told("fedgcr"), inspect.signature(prompted_vit).parameters
-    for title in ("num_prompts", "prompt_rate", "dropout"):
+    page, options = told("algorithms/fedgcr.md", "Settings"), inspect.signature(prompted_vit).parameters
+    for title in ("num_prompts", "prompt_rate", "dropout", "patch", "width", "depth", "heads"):
         assert float(page[title]) == options[title].default
-    sizes = [options[title].default for title in ("patch", "width", "depth", "heads")]
-    assert page["patch"] == ", ".join(map(str, sizes))
     assert page["weights"] == f"`{DEFAULT_WEIGHTS}`"
 
 

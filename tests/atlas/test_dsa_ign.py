@@ -1,4 +1,5 @@
 import math
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from fedatlas.atlas.dsa_ign import (
 )
 from fedatlas.errors import DataError, UsageError
 from fedatlas.seeds import generator
+from pages import as_told, read, told
 
 SMALL = IndexSettings(feed_forward=16)
 
@@ -200,3 +202,12 @@ def test_the_network_is_as_wide_as_the_wider_of_examples_and_classes() -> None:
     network = DSAIGN(24, 64, SMALL)
     assert network.width == 64
     assert network.inputs(vectors(2, 24)).shape == network.targets(vectors(3, 64))[:2].shape == (2, 64)
+
+
+def test_the_page_tells_the_defaults_of_all_settings() -> None:
+    page = told("client2vec-index.md", "Settings")
+    defaults = {own.name: as_told(own.default) for own in fields(IndexSettings)}
+    worded = {"losses": "all four", "local_samples": "all"}
+    assert IndexSettings().losses == ("div", "sim", "orth", "recon")
+    assert IndexSettings().local_samples is None
+    assert {title: read(text) for title, text in page.items()} == defaults | worded
