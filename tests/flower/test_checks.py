@@ -1,0 +1,148 @@
+"""What the server looks at before it uses an answer, one thing wrong at a time."""
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fedatlas.flower.checks import check_arrays, check_said, check_score, check_size, check_upload
+from fedatlas.flower.expectations import Expectations, Said, Shape
+from fedatlas.flower.packets import BadReplyError, arrays, pack_score, pack_upload
+from fedatlas.types import ClientScore, Upload
+
+SHARES = Said(shapes={"histogram": {"shares": Shape(torch.float32, (3,))}}, always=frozenset({("histogram", "shares")}))
+EXPECTED = Expectations(
+    change={"w": Shape(torch.float32, (2,))},
+    buffers={"mean": Shape(torch.float32, (2,))},
+    notes=SHARES,
+)
+ANSWER = Upload(
+    client=0,
+    num_examples=7,
+    num_steps=3,
+    change={"w": torch.tensor([1.0, 2.0])},
+    buffers={"mean": torch.tensor([0.5, 0.25])},
+    notes={"histogram": {"shares": torch.tensor([0.5, 0.25, 0.25])}},
+    metrics={"loss": 0.7},
+    score=ClientScore(client=0, num_examples=4, num_correct=3, loss=0.6),
+)
+
+
+def check(records: RecordDict) -> Upload:
+    return check_upload(records, EXPECTED, client=5, num_examples=7, num_test=4)
+
+
+def test_a_sound_answer_is_taken_as_it_is() -> None:
+    found = check(pack_upload(ANSWER, remembers=True))
+    assert (found.client, found.num_examples, found.num_steps) == (5, 7, 3)
+    assert torch.equal(found.change["w"], ANSWER.change["w"])
+    assert torch.equal(found.buffers["mean"], ANSWER.buffers["mean"])
+    assert torch.equal(found.notes["histogram"]["shares"], ANSWER.notes["histogram"]["shares"])
+    assert found.score is not None
+    assert asdict(found.score) == {"client": 5, "num_examples": 4, "num_correct": 3, "loss": 0.6}
+
+
+def answer(**parts: object) -> RecordDict:
+    return pack_upload(replace(ANSWER, **parts), remembers=True)  # type: ignore[arg-type]
+
+
+def saying(**about: int | str) -> RecordDict:
+    records = answer()
+    records["about"] = ConfigRecord({**records.config_records["about"], **about})
+    return records
+
+
+def lacking(name: str) -> RecordDict:
+    records = answer()
+    del records[name]
+    return records
+
+
+def scored(num_examples: int, num_correct: int, loss: float = 0.6) -> RecordDict:
+    return answer(score=ClientScore(client=0, num_examples=num_examples, num_correct=num_correct, loss=loss))
+
+
+def with_score(**values: float) -> RecordDict:
+    records = answer()
+    records["score"] = MetricRecord(values)
+    return records
+
+
+FAULTS: dict[str, Callable[[], RecordDict]] = {
+    "it has no arrays 'change'": lambda: lacking("change"),
+    "change: 'w' is missing": lambda: answer(change={}),
+    "change: 'v' is unknown": lambda: answer(change=ANSWER.change | {"v": torch.zeros(1)}),
+    "it has no arrays 'buffers'": lambda: lacking("buffers"),
+    "buffers: 'mean' is missing": lambda: answer(buffers={}),
+    "buffers mean: NaN or infinity in 1 of 2 entries": lambda: answer(buffers={"mean": torch.tensor([1.0, torch.inf])}),
+    "buffers mean: float32 of shape (3,), wanted float32 of shape (2)": lambda: answer(
+        buffers={"mean": torch.zeros(3)}
+    ),
+    "'portrait' is no part that says something here": lambda: answer(notes={"portrait": {"x": torch.zeros(1)}}),
+    "histogram: 'more' is unknown": lambda: answer(
+        notes={"histogram": {"shares": torch.zeros(3), "more": torch.zeros(1)}}
+    ),
+    "histogram did not say 'shares'": lambda: lacking("note/histogram"),
+    "num_steps is -1": lambda: saying(num_steps=-1),
+    "num_steps is 'many'": lambda: saying(num_steps="many"),
+    "it claims 8 examples, and said 7 at first": lambda: saying(num_examples=8),
+    "a finite loss is wanted": lambda: answer(metrics={"loss": float("nan")}),
+    "its metrics are {}": lambda: answer(metrics={}),
+    "it scored 5 of 4": lambda: scored(4, 5),
+    "it scored -1 of 4": lambda: scored(4, -1),
+    "it scored 3 of 9, and said it has 4": lambda: scored(9, 3),
+    "its test loss is inf": lambda: scored(4, 3, float("inf")),
+    "its score cannot be read": lambda: with_score(num_correct=3),
+}
+
+
+@pytest.mark.parametrize("reason", FAULTS)
+def test_an_answer_with_one_thing_wrong_is_refused_for_it(reason: str) -> None:
+    with pytest.raises(BadReplyError) as caught:
+        check(FAULTS[reason]())
+    assert reason in str(caught.value)
+
+
+def test_what_an_array_says_of_itself_must_be_true() -> None:
+    records = answer()
+    record: ArrayRecord = records.array_records["change"]
+    record["w"].data = arrays({"w": torch.zeros(9)})["w"].data
+    with pytest.raises(BadReplyError, match=r"change w: it is torch.float32 of \(9,\), which is not what it says"):
+        check(records)
+    record["w"].data = arrays({"w": torch.zeros(2).double()})["w"].data
+    with pytest.raises(BadReplyError, match=r"change w: it is torch.float64 of \(2,\), which is not what it says"):
+        check(records)
+    record["w"].data = b"no array"
+    with pytest.raises(BadReplyError, match="change w: cannot be read as an array"):
+        check(records)
+
+
+def test_an_answer_may_be_four_times_what_was_sent_and_some_more() -> None:
+    records = RecordDict({"w": arrays({"w": torch.zeros(1000)})})
+    size = check_size(records, 0)
+    assert 4000 < size < 4400
+    with pytest.raises(BadReplyError, match="16,777,216 are the most that this message allows"):
+        check_size(RecordDict({"w": arrays({"w": torch.zeros(1 << 22)})}), 0)
+    check_size(RecordDict({"w": arrays({"w": torch.zeros(1 << 22)})}), 1000)
+
+
+def test_scores_surveys_and_single_records_are_looked_at_in_the_same_way() -> None:
+    score = ClientScore(client=0, num_examples=4, num_correct=3, loss=0.6)
+    taken = check_score(pack_score(score), 5, 4)
+    assert taken is not None
+    assert asdict(taken) == asdict(score) | {"client": 5}
+    assert check_score(pack_score(None), 5, 0) is None
+    with pytest.raises(BadReplyError, match="it scored 3 of 4, and said it has 3"):
+        check_score(pack_score(score), 5, 3)
+    shares = {"note/histogram": arrays({"shares": torch.ones(3)})}
+    assert torch.equal(check_said(RecordDict({**shares}), SHARES)["histogram"]["shares"], torch.ones(3))
+    with pytest.raises(BadReplyError, match="a record 'change' that nobody asked for"):
+        check_said(RecordDict({**shares, "change": arrays({})}), SHARES)
+    vector = {"vector": Shape(torch.float32, (2,))}
+    assert torch.equal(
+        check_arrays(RecordDict({"v": arrays({"vector": torch.ones(2)})}), "v", vector)["vector"], torch.ones(2)
+    )
+    with pytest.raises(BadReplyError, match="v vector: float64"):
+        check_arrays(RecordDict({"v": arrays({"vector": torch.ones(2).double()})}), "v", vector)
