@@ -2,7 +2,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,9 +15,9 @@ from fedatlas.errors import TrainingError, UsageError
 from fedatlas.objectives import CrossEntropy, Term
 from fedatlas.optimizers import SGD
 from fedatlas.rounds import initial_state, play_round
-from fedatlas.sampling import Draws, Sampler, Uniform
+from fedatlas.sampling import Draws, Sampler
 from fedatlas.simulate import Simulator
-from fedatlas.types import Assignment, Cohort, Roster, Tensors, Upload
+from fedatlas.types import Assignment, Cohort, Tensors, Upload
 from fedatlas.weighting import ByExamples, Weighting
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
@@ -120,34 +119,6 @@ def test_a_client_that_does_not_answer_is_left_out_of_the_weights() -> None:
         state, record = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=1)
     assert record.weights == {0: 0.25, 2: 0.75}
     assert state.shared["head.weight"].item() == pytest.approx(-0.05)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counting(Uniform):
-    """Remembers how often it was asked."""
-
-    name: ClassVar[str] = "counting"
-
-    def init(self, shared: Tensors, roster: Roster) -> Tensors:
-        return {"asked": torch.zeros(())}
-
-    def sample(
-        self, candidates: Sequence[int], count: int, roster: Roster, memory: Tensors, rng: np.random.Generator
-    ) -> tuple[list[int], Tensors]:
-        drawn, _ = super().sample(candidates, count, roster, memory, rng)
-        return drawn, {"asked": memory["asked"] + 1}
-
-
-def test_a_round_that_nobody_answers_leaves_the_model_and_counts_as_drawn() -> None:
-    algorithm = replace(fedavg(), sampler=Counting())
-    with Dropping(algorithm, Line(0.5), line_federation(([2], [0]), ([2], [1])), workers=1) as simulator:
-        shared, buffers = simulator.runner.bench.shared()
-        state = initial_state(algorithm, shared, buffers, simulator.roster)
-        draws = Draws(algorithm.sampler, [simulator.roster[1]], 1, seed=0)
-        after, record = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=2)
-    assert (after.round, record.cohort, record.weights) == (1, (1,), {})
-    assert after.shared["head.weight"].item() == 0.5
-    assert after.memory["sampler/counting"]["asked"].item() == 1
 
 
 def test_integer_counters_are_never_averaged_and_statistics_are() -> None:

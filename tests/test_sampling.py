@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from fedatlas.algorithms import fedavg
+from fedatlas.errors import UsageError
+from fedatlas.plan import TrainingPlan
 from fedatlas.rounds import initial_state, play_round
 from fedatlas.sampling import Draws, Sampler, SamplingError, Uniform
 from fedatlas.simulate import Simulator
-from fedatlas.types import ClientInfo, Cohort, Roster, Tensors
-from tiny import Norms, blob_federation
+from fedatlas.types import Assignment, ClientInfo, Cohort, Roster, Tensors, Upload
+from tiny import Norms, blob_federation, same_bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,3 +140,39 @@ def test_ids_of_numpy_and_torch_become_whole_numbers(answer: Any) -> None:
 def test_what_is_no_draw_is_refused(answer: Any, says: str) -> None:
     with pytest.raises(SamplingError, match=says):
         drawn(answer)
+
+
+class Lost(Simulator):
+    """Loses all answers."""
+
+    def train(self, assignments: Sequence[Assignment]) -> list[Upload]:
+        return []
+
+
+def test_a_round_that_nobody_answers_leaves_the_model_and_counts_as_drawn() -> None:
+    algorithm = replace(fedavg(), sampler=Counting())
+    with Lost(algorithm, Norms(), blob_federation(), workers=1) as simulator:
+        shared, buffers = simulator.runner.bench.shared()
+        state = initial_state(algorithm, shared, buffers, simulator.roster)
+        draws = Draws(algorithm.sampler, simulator.roster, 2, seed=0)
+        after, record = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=2)
+    assert (after.round, record.cohort, record.weights) == (1, (0, 1), {})
+    assert same_bits(after.shared, state.shared)
+    assert after.memory["sampler/counting"]["drawn"].item() == 1
+
+
+@pytest.mark.parametrize(
+    ("cohort", "num_clients", "expected"),
+    [(None, 7, 7), (3, 7, 3), (0.5, 7, 4), (0.3, 8, 2), (0.1, 25, 3), (0.1, 4, 1), (1.0, 7, 7)],
+)
+def test_a_fraction_of_the_clients_is_rounded_half_up_and_at_least_one(
+    cohort: float | None, num_clients: int, expected: int
+) -> None:
+    assert TrainingPlan(cohort=cohort).cohort_size(num_clients) == expected
+
+
+def test_a_cohort_that_no_federation_of_that_size_has_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"cohort as a fraction must be in \(0, 1\], got 1.5"):
+        TrainingPlan(cohort=1.5).cohort_size(10)
+    with pytest.raises(UsageError, match="8"):
+        TrainingPlan(cohort=8).cohort_size(7)

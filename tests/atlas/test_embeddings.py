@@ -104,7 +104,7 @@ def test_a_bar_counts_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
 def test_embeddings_refuse_what_would_train_to_nonsense() -> None:
     good = torch.ones(2, 3)
     with pytest.raises(DataError, match="examples hold NaN or infinity, first in row 1"):
-        Embeddings(encoder="x", examples=torch.tensor([[0.0], [float("nan")]]), classes=good)
+        Embeddings(encoder="x", examples=torch.tensor([[0.0, 1.0], [2.0, float("nan")]]), classes=good)
     with pytest.raises(DataError, match=r"classes must be float32 of two axes, got torch.float64"):
         Embeddings(encoder="x", examples=good, classes=good.double())
 

@@ -9,7 +9,7 @@ from atlases import clip_like
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.dsa_ign import DSAIGN, IndexSettings, similarity_loss
 from fedatlas.atlas.embeddings import Embeddings
-from fedatlas.atlas.federated_index import index_work
+from fedatlas.atlas.federated_index import Decomposition, index_algorithm, index_work
 from fedatlas.atlas.index import (
     client2vec_index,
     index_client,
@@ -21,6 +21,7 @@ from fedatlas.atlas.index import (
 from fedatlas.data.federation import Federation
 from fedatlas.data.transforms import Rotate
 from fedatlas.errors import DataError, TrainingError, UsageError
+from fedatlas.optimizers import Adam
 
 TINY = IndexSettings(feed_forward=16, layers=1, heads=2, batch_size=32, upload=16, local_epochs=1, cohort=0.5)
 REDUCED = IndexSettings(feed_forward=32, layers=1, heads=2, batch_size=64, lr=3e-3)
@@ -359,3 +360,8 @@ def test_sizes_are_of_training_examples_and_settings_reach_the_clients_work() ->
     assert atlas.sizes.tolist() == [15, 15, 15, 15]
     work = index_work(replace(TINY, local_epochs=3, batch_size=9))
     assert (work.epochs, work.batch_size) == (3, 9)
+    wanted = replace(TINY, losses=("sim", "orth"), orthogonality="sum_dot", lr=0.25)
+    algorithm = index_algorithm(wanted, torch.zeros(3, 32))
+    (term,) = algorithm.objective
+    assert isinstance(term, Decomposition)
+    assert (term.losses, term.orthogonality, algorithm.optimizer) == (("sim", "orth"), "sum_dot", Adam(lr=0.25))

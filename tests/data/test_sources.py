@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fedatlas.data.dataset import Dataset
 from fedatlas.data.npz import from_npz
 from fedatlas.data.sources import from_arrays, from_image_folder
 from fedatlas.errors import DataError, UsageError
@@ -375,3 +376,9 @@ def test_folders_of_another_form_are_refused(tmp_path):
     write(tmp_path / "web" / "cat" / "1.png")
     with pytest.raises(DataError, match="pictures lie both in"):
         from_image_folder(tmp_path)
+
+
+@pytest.mark.parametrize(("labels", "where"), [([0, 2, 3], "got 3 at example 2"), ([0, -1, 9], "got -1 at example 1")])
+def test_a_label_without_a_class_is_named_with_its_place(labels: list[int], where: str) -> None:
+    with pytest.raises(DataError, match=rf"wards: labels must be in \[0, 3\), {where}"):
+        Dataset(name="wards", inputs=torch.zeros(3, 2), labels=torch.tensor(labels), classes=("a", "b", "c"))

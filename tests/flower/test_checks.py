@@ -5,11 +5,14 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
 from fedatlas.flower.checks import check_arrays, check_said, check_score, check_size, check_upload
+from fedatlas.flower.conversation import _read_hello
 from fedatlas.flower.expectations import Expectations, Said, Shape
-from fedatlas.flower.packets import BadReplyError, arrays, pack_score, pack_upload
+from fedatlas.flower.form import DataForm, Member
+from fedatlas.flower.packets import BadReplyError, arrays, pack_score, pack_upload, plain
 from fedatlas.types import ClientScore, Upload
 
 SHARES = Said(shapes={"histogram": {"shares": Shape(torch.float32, (3,))}}, always=frozenset({("histogram", "shares")}))
@@ -126,6 +129,48 @@ def test_an_answer_may_be_four_times_what_was_sent_and_some_more() -> None:
     with pytest.raises(BadReplyError, match="16,777,216 are the most that this message allows"):
         check_size(RecordDict({"w": arrays({"w": torch.zeros(1 << 22)})}), 0)
     check_size(RecordDict({"w": arrays({"w": torch.zeros(1 << 22)})}), 1000)
+
+
+FORM = DataForm(kind="features", shape=(2,), classes=("a", "b"))
+WHO = {"name": "ward-7", "num_train": 9, "num_test": 3, "held_out": False, "domain": "", "position": -1}
+
+
+@pytest.fixture
+def _identity() -> None:
+    """Set what Flower's own processes set, without which no message can be made."""
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+
+
+def hello(**about: object) -> Message:
+    sent = Message(content=RecordDict(), dst_node_id=1, message_type="query.hello")
+    sent.metadata.__dict__["_message_id"] = "1"
+    return Message(content=RecordDict({"about": plain(WHO | FORM.values() | about)}), reply_to=sent)
+
+
+@pytest.mark.usefixtures("_identity")
+def test_a_node_says_who_its_client_is() -> None:
+    found = _read_hello(hello(domain="north", position=2, held_out=True))
+    assert found.member == Member(name="ward-7", num_train=9, num_test=3, held_out=True, domain="north")
+    assert (found.form, found.position) == (FORM, 2)
+    plain_one = _read_hello(hello())
+    assert (plain_one.member.domain, plain_one.position, plain_one.member.held_out) == (None, None, False)
+
+
+@pytest.mark.usefixtures("_identity")
+@pytest.mark.parametrize(
+    ("about", "reason"),
+    [
+        ({"name": "  "}, "is no name for a client"),
+        ({"name": "x" * 201}, "is no name for a client"),
+        ({"name": "a\nb"}, "is no name for a client"),
+        ({"num_train": 0}, "it says it has 0 examples to train on and 3 for test"),
+        ({"num_test": -1}, "it says it has 9 examples to train on and -1 for test"),
+        ({"shape": ["wide"]}, "what it says of itself cannot be read"),
+    ],
+)
+def test_a_node_that_says_nonsense_of_itself_is_refused(about: dict[str, object], reason: str) -> None:
+    with pytest.raises(BadReplyError, match=reason):
+        _read_hello(hello(**about))
 
 
 def test_scores_surveys_and_single_records_are_looked_at_in_the_same_way() -> None:
