@@ -128,7 +128,7 @@ def check_examples(name: str, inputs: Tensor, labels: Tensor, num_classes: int) 
     if len(inputs) != len(labels):
         raise DataError(f"{name}: {len(inputs)} inputs but {len(labels)} labels; give one label for each input.")
     if len(labels) == 0:
-        raise DataError(f"{name}: there are no examples.")
+        raise DataError(f"{name}: there are no examples. Check the file or the arrays that it comes from.")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= num_classes:
         where = int(((labels < 0) | (labels >= num_classes)).nonzero()[0])
