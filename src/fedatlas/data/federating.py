@@ -200,8 +200,8 @@ def _take(data: Dataset, indices: Indices) -> Dataset:
 
 
 def _moved(share: Share, indices: Indices) -> Share:
-    """Return a share of a part of the data as a share of the whole."""
-    return replace(share, indices=indices[share.indices], test=None if share.test is None else indices[share.test])
+    """Return a share of the training part as a share of the whole; it is tested outside, whatever it set apart."""
+    return replace(share, indices=indices[share.indices], test=None)
 
 
 def _only_domain(data: Dataset, client: Client) -> str | None:
