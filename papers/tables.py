@@ -13,6 +13,7 @@ Scripts are modules: ``PYTHONPATH=src python -m papers.client2vec.table_5 --quic
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -31,6 +32,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from threading import current_thread, main_thread
 from typing import Any, Self
+
+import torch
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.config import Config
@@ -366,6 +369,11 @@ def _measured(task: Task, variant: Variant) -> str:
         return f"{REFUSED}{error}"
     except Exception:
         return "failed, and will be tried again next time:\n" + traceback.format_exc()
+    finally:
+        # A process that has nothing more to do would hold what it once needed, and those beside it starve.
+        if torch.cuda.is_initialized():
+            gc.collect()
+            torch.cuda.empty_cache()
     content = {"name": task.name, "seed": task.seed, "settings": task.settings, "quick": task.options.quick}
     write_result(result_file(task.options.out, variant.key, task.seed), {**content, "numbers": numbers})
     if BROKEN in numbers or UNFINISHED in numbers:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
+import torch
 
 from fedatlas.errors import DataError, TrainingError, UsageError
 from fedatlas.runs import Run
@@ -240,3 +241,14 @@ def test_a_variant_may_have_seeds_of_its_own(tmp_path: Path) -> None:
     own = Variant(name="a", measure=counted, settings={"value": 0.5}, seeds=(7,))
     (numbers,) = measure([own], Options(out=tmp_path, seeds=(0, 1)))["a"]
     assert numbers["best"] == pytest.approx(0.57)
+
+
+@pytest.mark.parametrize("settings", [{"value": 0.5}, {"breaks": True}, {"fails": True}])
+def test_a_process_gives_a_gpu_s_memory_back_after_each_training(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given.append("back"))
+    measure([variant("a", **settings)], Options(out=tmp_path, seeds=(0, 1)))
+    assert given == ["back", "back"]
