@@ -108,6 +108,23 @@ def test_groups_of_other_rates_step_together_in_one_step_for_all_rounds(base: Lo
     assert steps[0] == steps[1]
 
 
+class Hasty(Smooth):
+    """Its head steps at five times the rate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head.__dict__["relative_rates"] = {"weight": 5.0, "bias": 5.0}
+
+
+@pytest.mark.parametrize("base", [SGD(), SGD(momentum=0.9), Adam(lr=1e-3, weight_decay=0.1, decoupled=True)])
+def test_rates_that_a_module_asks_for_are_stacked_too(base: LocalOptimizer) -> None:
+    algorithm = fedavg().with_optimizer(base)
+    assert _agree(algorithm, network=Hasty).fallbacks() == {}
+    plain, _, _ = _rounds(algorithm, "vmap")
+    asked, _, _ = _rounds(algorithm, "vmap", network=Hasty)
+    assert not same_bits(plain.shared, asked.shared)
+
+
 @pytest.mark.parametrize("padding", [0, 1])
 @pytest.mark.parametrize(("dtype", "channels"), [(torch.float64, 2), (torch.float32, 3), (torch.float32, 4)])
 def test_stacked_convolutions_are_the_clients_own(padding: int, dtype: torch.dtype, channels: int) -> None:

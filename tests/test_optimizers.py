@@ -99,7 +99,7 @@ def test_a_fused_step_is_the_step(optimizer: LocalOptimizer, rates: str, monkeyp
     """Beside plain numbers' steps: corrections of tensors are rounded to single precision where steps are not fused."""
     plain, given = RATES[rates]
     expected = _steps(optimizer, plain)
-    monkeypatch.setattr(optimizers, "_can_be_fused", lambda tensors: True)
+    monkeypatch.setattr(optimizers, "can_be_fused", lambda tensors: True)
     with _Counted() as counted:
         found = _steps(optimizer, given)
     kernel = "_fused_adamw_" if isinstance(optimizer, Adam) and optimizer.decoupled else KERNELS[optimizer.name]
@@ -128,7 +128,7 @@ def test_a_fused_step_does_not_depend_on_how_gradients_and_state_lie_in_memory(
     def turned(tensor: Tensor) -> Tensor:
         return tensor.mT.contiguous().mT if tensor.ndim > 1 else tensor
 
-    monkeypatch.setattr(optimizers, "_can_be_fused", lambda tensors: True)
+    monkeypatch.setattr(optimizers, "can_be_fused", lambda tensors: True)
     for one, other in zip(_steps(optimizer, 0.01, turned), _steps(optimizer, 0.01), strict=True):
         assert torch.equal(one, other)
 

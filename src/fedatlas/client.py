@@ -150,6 +150,7 @@ class Workbench:
         """Where a client's change goes, in a worker process: the main process finds it there."""
         self.parameters: Tensors = {k: w for k, w in model.named_parameters() if w.requires_grad}
         self.buffers: Tensors = {k: b for k, b in model.named_buffers() if k in floating_buffers(model)}
+        self.optimizer = algorithm.optimizer.fitted(model, list(self.parameters))
         self._split = split = algorithm.split
         self.personal = (split.personal_parameters(model) | split.personal_buffers(model)) & (
             self.parameters.keys() | self.buffers.keys()

@@ -166,8 +166,8 @@ class CohortEngine:
         if not bench.model.training:
             bench.model.train()
         start = copies(bench.parameters)
-        optimizer = self.algorithm.optimizer.fitted(bench.model, list(start))
-        lr, fresh = self.algorithm.optimizer.lr_at(first.round, first.rounds), optimizer.init(bench.parameters)
+        optimizer = bench.optimizer
+        lr, fresh = optimizer.lr_at(first.round, first.rounds), optimizer.init(bench.parameters)
         clients = []
         for position, ((assignment, memory, _), own) in enumerate(zip(work, passes, strict=True)):
             local = Local(

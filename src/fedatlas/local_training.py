@@ -43,7 +43,7 @@ class ClientTraining:
         self.algorithm, self.assignment, self.bench = algorithm, assignment, bench
         self.local, self.data = local, local.data
         names = list(bench.parameters)
-        self.optimizer = algorithm.optimizer.fitted(bench.model, names)
+        self.optimizer = bench.optimizer
         self.state = {k: v.clone() for k, v in local.memory.get(OPTIMIZER, {}).items()} or self.optimizer.init(
             bench.parameters
         )

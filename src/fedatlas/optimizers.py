@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from torch._C._functorch import get_unwrapped, is_batchedtensor, maybe_get_bdim
 
 from fedatlas.errors import UsageError, expect_settings
+from fedatlas.fused_updates import Rates, can_be_fused, update_fused
 from fedatlas.types import Tensors
 
 Gradient = Callable[[], list[Tensor]]
@@ -28,8 +28,6 @@ RoundRate = float | tuple[float, ...]
 """The learning rate of a round, or one for each group of parameters."""
 Rate = RoundRate | Tensor
 """What a step gets of it; on a GPU a tensor there, so that a captured step serves every value."""
-Rates = float | Tensor | Sequence[float | Tensor]
-"""One learning rate for all parameters, or one for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +71,14 @@ class LocalOptimizer:
         return base
 
     def fitted(self, model: nn.Module, names: Sequence[str]) -> LocalOptimizer:
-        """Return the optimizer for a model; one whose layers differ in rate looks up here which they are.
+        """Return the optimizer for a model, at the rates that the model's modules ask for.
 
         ``names`` are the parameters that it will step, in order. Nothing of a round may enter: clients and rounds of
         equal optimizers share captured steps.
         """
-        return self
+        asked = relative_rates(model)
+        multiples = tuple(asked.get(name, 1.0) for name in names)
+        return self if set(multiples) <= {1.0} else Relative(base=self, multiples=multiples)
 
     def adapting(self, lr: float | None = None, min_lr: float | None = None) -> LocalOptimizer:
         """Return the optimizer with which a new client tunes what is its own while the shared model rests."""
@@ -127,8 +127,8 @@ class SGD(LocalOptimizer):
 
     def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: Rates) -> None:
         """Change the parameters and momenta in place."""
-        if _can_be_fused(parameters):
-            _update_fused(self._fused, parameters, gradients, state, lr)
+        if can_be_fused(parameters):
+            update_fused(self._fused, parameters, gradients, state, lr)
             return
         gradients = self._decayed(parameters, gradients)
         if self.momentum:
@@ -138,14 +138,13 @@ class SGD(LocalOptimizer):
             gradients = (
                 list(torch._foreach_add(gradients, velocity, alpha=self.momentum)) if self.nesterov else velocity
             )
-        if isinstance(lr, Sequence):
-            torch._foreach_sub_(parameters, torch._foreach_mul(gradients, _listed(lr)))
-        elif isinstance(lr, Tensor) and is_batchedtensor(parameters[0]):
-            for parameter, gradient in zip(parameters, gradients, strict=True):
+        rates = lr if isinstance(lr, Sequence) else [lr] * len(parameters)
+        if parameters and isinstance(rates[0], Tensor) and is_batchedtensor(parameters[0]):
+            for parameter, gradient, rate in zip(parameters, gradients, rates, strict=True):
                 # In one pass over all clients' values, for which vmap has no rule.
-                _unstacked(parameter).addcmul_(_unstacked(gradient), lr, value=-1)
-        elif isinstance(lr, Tensor):
-            torch._foreach_sub_(parameters, torch._foreach_mul(gradients, lr))
+                _unstacked(parameter).addcmul_(_unstacked(gradient), torch.as_tensor(rate), value=-1)
+        elif isinstance(lr, Sequence | Tensor):
+            torch._foreach_sub_(parameters, torch._foreach_mul(gradients, _listed(lr)))
         else:
             torch._foreach_add_(parameters, gradients, alpha=-lr)
 
@@ -210,8 +209,8 @@ class Adam(LocalOptimizer):
         """Change the parameters and moments in place."""
         first, second, (steps,) = state
         steps += 1
-        if _can_be_fused([*parameters, steps]):
-            _update_fused(partial(self._fused, steps), parameters, gradients, [first, second], lr)
+        if can_be_fused([*parameters, steps]):
+            update_fused(partial(self._fused, steps), parameters, gradients, [first, second], lr)
             return
         if not self.decoupled:
             gradients = self._decayed(parameters, gradients)
@@ -268,62 +267,6 @@ class Adam(LocalOptimizer):
         )
 
 
-def _update_fused(
-    kernel: Callable[..., None],
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    moments: list[list[Tensor]],
-    lr: Rates,
-) -> None:
-    """Let torch's kernel of a rule change parameters and moments in one pass over all numbers of one rate."""
-    used = [_laid_out_as(parameters, tensors) for tensors in (gradients, *moments)]
-    for rate, places in _by_rate(lr, len(parameters)):
-        kernel(*([tensors[i] for i in places] for tensors in (parameters, *used)), lr=rate)
-    for own, changed in zip(chain(*moments), chain(*used[1:]), strict=True):
-        if changed is not own:
-            own.copy_(changed)
-
-
-def _can_be_fused(tensors: list[Tensor]) -> bool:
-    """Tell whether torch has one kernel for all of an update: on a GPU, unless vmap stacks the tensors.
-
-    A CPU keeps to one way of rounding.
-    """
-    return all(
-        tensor.is_cuda
-        and tensor.dtype == torch.float32
-        and not is_batchedtensor(tensor)
-        and torch.ops.aten.is_non_overlapping_and_dense(tensor)
-        for tensor in tensors
-    )
-
-
-def _laid_out_as(parameters: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:
-    """Return tensors with the strides of their parameters, as a fused kernel wants them; copies of those without."""
-    return [
-        tensor if _lies_as(parameter, tensor) else torch.empty_like(parameter).copy_(tensor)
-        for parameter, tensor in zip(parameters, tensors, strict=True)
-    ]
-
-
-def _lies_as(parameter: Tensor, tensor: Tensor) -> bool:
-    """Tell whether a tensor has a parameter's strides, except where there is only one place to go."""
-    one, other = parameter.stride(), tensor.stride()
-    return one == other or all(
-        mine == theirs for size, mine, theirs in zip(parameter.shape, one, other, strict=True) if size != 1
-    )
-
-
-def _by_rate(lr: Rates, count: int) -> list[tuple[Any, list[int]]]:
-    """Return each rate with the positions of the parameters that step at it."""
-    if not isinstance(lr, Sequence):
-        return [(lr, list(range(count)))]
-    found: dict[int, tuple[Any, list[int]]] = {}
-    for position, rate in enumerate(lr):
-        found.setdefault(id(rate), (rate, []))[1].append(position)
-    return list(found.values())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Wrapper(LocalOptimizer):
     """An optimizer that changes what another one, its ``base``, sees; rate, momenta and decay are the base's."""
@@ -375,6 +318,45 @@ class Wrapper(LocalOptimizer):
     def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: Rates) -> None:
         """Change the parameters in place, as the base does."""
         self.base.update(parameters, gradients, state, lr)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relative(Wrapper):
+    """Another optimizer, whose rate is multiplied parameter by parameter; ``fitted`` makes it for what a model asks."""
+
+    name: ClassVar[str] = "relative"
+    elementwise: ClassVar[bool] = True
+    multiples: tuple[float, ...] = ()
+    """How many times the rate each parameter steps at, in order."""
+
+    def update(self, parameters: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], lr: Rates) -> None:
+        """Change the parameters in place, each at its own rate."""
+        rates = lr if isinstance(lr, Sequence) else [lr] * len(parameters)
+        # Equal rates are one object: what steps at one rate, a GPU updates in one call.
+        products: dict[tuple[int, float], float | Tensor] = {}
+        for rate, multiple in zip(rates, self.multiples, strict=True):
+            if (id(rate), multiple) not in products:
+                products[id(rate), multiple] = rate if multiple == 1 else rate * multiple
+        each = [products[id(rate), multiple] for rate, multiple in zip(rates, self.multiples, strict=True)]
+        self.base.update(parameters, gradients, state, each)
+
+
+def relative_rates(model: nn.Module) -> dict[str, float]:
+    """Return how many times the learning rate parameters step at, by name, where modules ask for it.
+
+    A module asks with an attribute ``relative_rates``: the names of its own parameters, and a number for each.
+    """
+    found: dict[str, float] = {}
+    for path, module in model.named_modules():
+        own = dict(module.named_parameters(recurse=False))
+        for name, multiple in getattr(module, "relative_rates", {}).items():
+            where = f"{type(module).__name__}.relative_rates"
+            if name not in own:
+                raise UsageError(f"{where} names {name!r}, which is no parameter of the module's own: {sorted(own)}.")
+            if not 0 < multiple < math.inf:
+                raise UsageError(f"{where}[{name!r}] must be a positive number, got {multiple}.")
+            found[f"{path}.{name}" if path else name] = float(multiple)
+    return found
 
 
 OPTIMIZERS: dict[str, type[LocalOptimizer]] = {"sgd": SGD, "adam": Adam}

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedatlas.algorithm import Algorithm
 from fedatlas.errors import UsageError, expect_number, expect_settings
 from fedatlas.models.conditioned import ClientEmbedding, ConditionedNorms, NormGenerators
-from fedatlas.optimizers import Adam, Gradient, LocalOptimizer, Rate, RoundRate, Wrapper
+from fedatlas.optimizers import Adam, Gradient, LocalOptimizer, Rate, Relative, RoundRate, Wrapper
 from fedatlas.splits import Split
 from fedatlas.types import Tensors
 from fedatlas.weighting import ByExamples, Equal
@@ -94,7 +94,7 @@ class Grouped(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.base, Wrapper):
+        if isinstance(self.base, Wrapper) and not isinstance(self.base, Relative):
             raise UsageError(
                 f"Grouped(base) must be a plain optimizer, got {type(self.base).__name__}; put that around Grouped."
             )
@@ -112,7 +112,8 @@ class Grouped(Wrapper):
             members = (module for module in model.modules() if isinstance(module, group.of))
             place_of |= {id(parameter): place for module in members for parameter in module.parameters()}
         parameters = dict(model.named_parameters())
-        return replace(self, places=tuple(place_of.get(id(parameters[name]), 0) for name in names))
+        places = tuple(place_of.get(id(parameters[name]), 0) for name in names)
+        return replace(self, base=self.base.fitted(model, names), places=places)
 
     def adapting(self, lr: float | None = None, min_lr: float | None = None) -> LocalOptimizer:
         """Return the optimizer for a new client: each group begins at its ``adapting_lr``, or all at ``lr``."""
@@ -133,7 +134,7 @@ class Grouped(Wrapper):
         self.base.update(parameters, gradient(), state, rates)
 
     def _of(self, group: Group) -> LocalOptimizer:
-        return replace(self.base, lr=group.lr, min_lr=group.min_lr)
+        return self.base.adapting(group.lr, group.min_lr)
 
 
 def fedpce(
