@@ -40,8 +40,7 @@ def page(evidence: Mapping[str, Any]) -> str:
             f"{evidence['rounds']} rounds; seeds count from 0, and where there are several the figures are mean ± "
             "sample standard deviation. In brackets: the paper, whose backbone is another. "
             f"{PRECISIONS[evidence.get('precision', 'float32')]}; q-FFL's `eta` is 1, TERM's `t` too (the paper: "
-            "0.01). As prompts are held as a tenth, FedSAM's and HarmoFL's perturbation of 0.05 moves them by up to "
-            "ten times that: their rows are of a stronger perturbation than the paper's."
+            "0.01)."
         ),
         "",
     ]

@@ -35,10 +35,10 @@ METRICS = ("domain_mean", "sigma_type", "sigma_client")
 FACTORS = (1, 5, 10)
 SETTING = (
     "A frozen ViT (the one that ships, 32x32 images; the paper has ViT-B/16 at 224x224), 4 prompts, AdamW 1e-3 "
-    "(prompts 1e-2), decay 1e-2 (prompts 1e-3), batch 64, one local epoch, no augmentation, all clients in every "
-    "round: the same for all methods. Test sets are the official ones, at most 2,000 images a domain. Avg "
-    "is the mean over domains after the last round; sigma_type and sigma_client are over domains and over clients, "
-    "which are tested on their domain's test set."
+    "(prompts 1e-2), decay 1e-2, batch 64, one local epoch, no augmentation, all clients in every round: the same "
+    "for all methods. Test sets are the official ones, at most 2,000 images a domain. Avg is the mean over domains "
+    "after the last round; sigma_type and sigma_client are over domains and over clients, which are tested on their "
+    "domain's test set."
 )
 QUICK = (
     "With `--quick` all images are the embedded digits, five domains of them, and the network is a tiny ViT with "

@@ -9,11 +9,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
+from fedatlas.algorithms.harmofl import AmplitudeNormalised
 from fedatlas.errors import UsageError
 from fedatlas.kept import KeptPasses
 from fedatlas.models.classifier import InputForm
 from fedatlas.models.prompted import CustomizedClassifier, PromptedClassifier, TypePrompted, prompted_vit
 from fedatlas.models.vit import SHIPPED, TransformerClassifier, vit
+from fedatlas.optimizers import Adam
 from tiny import same_bits
 
 OWN: dict[str, Any] = {"patch": 4, "width": 16, "depth": 2, "heads": 2}
@@ -91,7 +93,7 @@ def test_mixing_in_the_batch_is_the_published_code_s_in_training_only() -> None:
     model = CustomizedClassifier(plain, mix_in_batch=True)
     batch = images(3)
     h = model.type_prompts(batch)
-    base = model.prompt_rate * model.prompts
+    base = model.prompts
     expected = base[None] + h[torch.tensor([[0, 1], [2, 0], [1, 2]])]
     torch.testing.assert_close(model.train().prompt_tokens(batch), expected)
     torch.testing.assert_close(model.eval().prompt_tokens(batch), base[None] + h[:, None])
@@ -123,19 +125,24 @@ def test_the_shift_is_gc_net_of_the_class_token_of_a_pass_without_prompts() -> N
 def test_prompts_begin_with_a_standard_deviation_of_two_hundredths_whatever_their_rate() -> None:
     for rate in (1.0, 10.0):
         model = build(num_prompts=200, prompt_rate=rate)
-        assert float(model.prompt_tokens(images(1)).detach().std()) == pytest.approx(0.02, rel=0.05)
+        assert float(model.prompts.detach().std()) == pytest.approx(0.02, rel=0.05)
 
 
-def test_a_step_of_adam_moves_the_prompts_by_their_rate() -> None:
-    """The first step of Adam is the learning rate, whatever the gradient: 0.001, and ten times that for prompts."""
-    model = build(prompt_rate=10.0)
-    batch = images(2)
-    before, head = model.prompt_tokens(batch).detach().clone(), model.head.weight.detach().clone()
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.001)
-    nn.functional.cross_entropy(model(batch)[1], torch.tensor([0, 1])).backward()
-    optimizer.step()
-    assert float((model.prompt_tokens(batch) - before).detach().abs().median()) == pytest.approx(0.01, rel=1e-3)
-    assert float((model.head.weight - head).detach().abs().median()) == pytest.approx(0.001, rel=1e-3)
+@pytest.mark.parametrize("make", [build, customized])
+def test_a_step_moves_the_prompts_by_their_rate_and_decays_them_as_the_rest(make: Any) -> None:
+    """The first step of AdamW is its rate, whatever the gradient, beside a decay of the rate times 0.01: 0.001 for the
+    head, and for the prompts ten times that; so it is in a model inside another."""
+    model = AmplitudeNormalised(make(prompt_rate=10.0), 3, 0)
+    names = trained(model)
+    parameters = [value for name, value in model.named_parameters() if name in names]
+    before = {name: value.detach().clone() for name, value in zip(names, parameters, strict=True)}
+    optimizer = Adam(lr=0.001, weight_decay=0.01, decoupled=True).fitted(model, names)
+    state = optimizer.slots(optimizer.init(dict(zip(names, parameters, strict=True))), names)
+    with torch.no_grad():
+        optimizer.step(parameters, state, lambda: [torch.ones_like(value) for value in parameters], 0.001)
+    for name, value in zip(names, parameters, strict=True):
+        rate = 0.01 if name == "model.prompts" else 0.001
+        torch.testing.assert_close(value.detach(), before[name] * (1 - rate * 0.01) - rate)
 
 
 def test_the_features_drop_out_in_training_only_and_the_first_pass_never() -> None:

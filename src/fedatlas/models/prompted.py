@@ -47,8 +47,7 @@ class TypePrompted(Protocol):
 class PromptedClassifier(Classifier):
     """A frozen encoder with learnable tokens after its class token, and a linear head.
 
-    The prompts are ``prompt_rate * prompts``: a step of Adam, whose length does not depend on the gradient's, then
-    moves them that many times as far as it moves the head, for every algorithm alike.
+    The prompts step at ``prompt_rate`` times the learning rate of the rest, for every algorithm alike.
     """
 
     def __init__(
@@ -57,7 +56,8 @@ class PromptedClassifier(Classifier):
         super().__init__()
         self.encoder = encoder.requires_grad_(False).eval()
         self.prompts, self.head = prompts, head
-        self.prompt_rate, self.dropout = prompt_rate, dropout
+        self.relative_rates = {"prompts": prompt_rate}
+        self.dropout = dropout
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode; the frozen encoder stays in evaluation mode."""
@@ -69,7 +69,7 @@ class PromptedClassifier(Classifier):
 
     def prompt_tokens(self, inputs: Tensor) -> Tensor:
         """Return the prompts for images, (B or 1, prompts, width)."""
-        return self.prompt_rate * self.prompts[None]
+        return self.prompts[None]
 
     def extract(self, inputs: Tensor) -> Tensor:
         """Return the class token after a pass with prompts."""
@@ -90,7 +90,8 @@ class CustomizedClassifier(PromptedClassifier):
     """
 
     def __init__(self, plain: PromptedClassifier, *, mix_in_batch: bool = False) -> None:
-        super().__init__(plain.encoder, plain.prompts, plain.head, prompt_rate=plain.prompt_rate, dropout=plain.dropout)
+        rate = plain.relative_rates["prompts"]
+        super().__init__(plain.encoder, plain.prompts, plain.head, prompt_rate=rate, dropout=plain.dropout)
         width = plain.encoder.width
         self.gc_net = nn.Sequential(
             nn.Linear(width, GC_NET_RATIO * width), nn.ReLU(), nn.Linear(GC_NET_RATIO * width, width)
@@ -234,7 +235,7 @@ def prompted_vit(
         weights: the own ViT's: ``cifar10``, which ships with the package (the default), a file, or ``untrained`` to
             leave it as it was initialised.
         gc_net: shift the prompts by GC-Net, as FedGCR does; the algorithms that need it add it themselves.
-        prompt_rate: how many times as far as the rest a step of Adam moves the prompts.
+        prompt_rate: how many times the learning rate of the rest the prompts step at.
         dropout: of the features in training; the authors of FedGCR have 0.1.
         patch, width, depth, heads: of the own ViT.
     """
@@ -258,7 +259,7 @@ def prompted_vit(
         encoder = make_transformer(title, form, patch=patch, width=width, depth=depth, heads=heads, weights=source)
     model = PromptedClassifier(
         encoder,
-        nn.Parameter(torch.randn(num_prompts, encoder.width) * (PROMPT_STD / prompt_rate)),
+        nn.Parameter(torch.randn(num_prompts, encoder.width) * PROMPT_STD),
         nn.Linear(encoder.width, num_classes),
         prompt_rate=prompt_rate,
         dropout=dropout_layer(dropout),
