@@ -1,4 +1,5 @@
 import os
+import tempfile
 
 import pytest
 import torch
@@ -22,3 +23,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _runs_in_pytest_s_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Runs without a folder go where pytest throws them away, and do not pile up in the machine's."""
+    tempfile.tempdir = str(tmp_path_factory.mktemp("temporary"))
