@@ -125,6 +125,10 @@ def test_rates_that_a_module_asks_for_are_stacked_too(base: LocalOptimizer) -> N
     assert not same_bits(plain.shared, asked.shared)
 
 
+def test_control_variates_of_stacked_clients_know_the_rates_that_a_module_asks_for() -> None:
+    assert _agree(build_algorithm("scaffold"), network=Hasty).fallbacks() == {}
+
+
 @pytest.mark.parametrize("padding", [0, 1])
 @pytest.mark.parametrize(("dtype", "channels"), [(torch.float64, 2), (torch.float32, 3), (torch.float32, 4)])
 def test_stacked_convolutions_are_the_clients_own(padding: int, dtype: torch.dtype, channels: int) -> None:

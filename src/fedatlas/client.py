@@ -8,7 +8,7 @@ loop, in worker processes, or on another machine.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +25,7 @@ from fedatlas.errors import UsageError, expect_numbers
 from fedatlas.halving import halving
 from fedatlas.kept import KeptPasses
 from fedatlas.objectives import Batch, Output
+from fedatlas.optimizers import relative_rates
 from fedatlas.seeds import derive, generator
 from fedatlas.splits import floating_buffers
 from fedatlas.types import Assignment, Memory, Tensors
@@ -151,6 +152,7 @@ class Workbench:
         self.parameters: Tensors = {k: w for k, w in model.named_parameters() if w.requires_grad}
         self.buffers: Tensors = {k: b for k, b in model.named_buffers() if k in floating_buffers(model)}
         self.optimizer = algorithm.optimizer.fitted(model, list(self.parameters))
+        self.relative_rates = relative_rates(model)
         self._split = split = algorithm.split
         self.personal = (split.personal_parameters(model) | split.personal_buffers(model)) & (
             self.parameters.keys() | self.buffers.keys()
@@ -223,6 +225,8 @@ class Local:
     """The model, as it is to be called while it trains; None: as it is."""
     compiled: Network | None = None
     """The model, compiled; None where it is not to be."""
+    relative_rates: Mapping[str, float] = field(default_factory=dict)
+    """How many times ``lr`` parameters step at, by name, where that is not once."""
 
     def forward(self, parameters: Tensors, inputs: Tensor) -> Output:
         """Return what the model would say with other parameters; running statistics stay as they are."""
@@ -294,6 +298,7 @@ def open_local(
         seed=derive(seed, "batches", assignment.round, data.name),
         eager=bench.eager,
         compiled=bench.compiled,
+        relative_rates=bench.relative_rates,
     )
 
 

@@ -182,6 +182,7 @@ class CohortEngine:
                 round=assignment.round,
                 lr=lr,
                 seed=own.seed,
+                relative_rates=bench.relative_rates,
             )
             for term in self.algorithm.objective:
                 term.begin(local)

@@ -19,7 +19,7 @@ from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.client import Local
 from fedatlas.errors import UsageError
 from fedatlas.objectives import Term
-from fedatlas.optimizers import SGD, LocalOptimizer, relative_rates
+from fedatlas.optimizers import SGD, LocalOptimizer
 from fedatlas.types import ClientInfo, Cohort, Roster, Tensors
 from fedatlas.weighting import Equal
 
@@ -53,7 +53,7 @@ class ControlVariate(Term):
         """Remember ``c_k' = c_k - c + (w^t - w_k) / (S eta)`` and send how much it changed."""
         if local.steps == 0:
             return {}  # no step, no gradient: c_k stays
-        own, scale, asked = local.memory[self.name], 1 / (local.steps * local.lr), relative_rates(local.model)
+        own, scale, asked = local.memory[self.name], 1 / (local.steps * local.lr), local.relative_rates
         new = {
             name: (local.start[name] - local.parameters[name].detach()) * (scale / asked.get(name, 1.0)) - correction
             for name, correction in local.scratch[self.name].items()
