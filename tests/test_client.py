@@ -130,7 +130,6 @@ def test_compiled_are_minibatches_of_full_size_and_the_result_is_the_same(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own making
 def test_compiled_training_differs_by_rounding_only() -> None:
     states = []
     for compile in (False, True):
@@ -147,7 +146,6 @@ def test_what_differentiates_twice_is_not_compiled(algorithm: Algorithm) -> None
         play(algorithm, Norms(), blob_federation(), work=LocalWork(compile=True))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own making
 def test_the_twin_of_a_compiled_bench_has_a_model_of_its_own() -> None:
     bench = Workbench(Line(), fedavg(), compile=True)
     twin = bench.twin()

@@ -254,7 +254,6 @@ def test_workers_record_and_give_the_bits_of_the_loop() -> None:
     assert same_bits(states[0].shared, states[2].shared)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_a_compiled_network_is_not_recorded() -> None:
     work = LocalWork(compile=True)
     with pytest.raises(UsageError, match="cannot record steps on a CPU, as its network is compiled"):
