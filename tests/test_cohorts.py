@@ -1,6 +1,7 @@
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -108,12 +109,18 @@ def test_groups_of_other_rates_step_together_in_one_step_for_all_rounds(base: Lo
     assert steps[0] == steps[1]
 
 
+class HastyHead(nn.Linear):
+    """A layer that steps at five times the rate."""
+
+    relative_rates: ClassVar[Mapping[str, float]] = {"weight": 5.0, "bias": 5.0}
+
+
 class Hasty(Smooth):
-    """Its head steps at five times the rate."""
+    """The network with such a head."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.head.__dict__["relative_rates"] = {"weight": 5.0, "bias": 5.0}
+        self.head = HastyHead(8, 3)
 
 
 @pytest.mark.parametrize("base", [SGD(), SGD(momentum=0.9), Adam(lr=1e-3, weight_decay=0.1, decoupled=True)])

@@ -10,7 +10,7 @@ from fedatlas.algorithms import fedavg, fedsam, scaffold
 from fedatlas.algorithms.fedpce import Group, Grouped
 from fedatlas.errors import UsageError
 from fedatlas.optimizers import SGD, Adam, LocalOptimizer, relative_rates
-from tiny import Line, Norms, blob_federation, line_federation, play
+from tiny import Line, Norms, blob_federation, check_beside_torch, line_federation, play
 
 NAMES = ["first.weight", "first.bias", "second.weight", "second.bias"]
 
@@ -33,13 +33,18 @@ class Two(nn.Module):
         return features, self.second(features)
 
 
+class Quick(nn.Linear):
+    """A layer whose weight wants four times the rate."""
+
+    relative_rates: ClassVar[Mapping[str, float]] = {"weight": 4.0}
+
+
 class AskingLine(Line):
     """The line of one parameter, which steps at four times the rate."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.head = Asking(1, 1, bias=False)
-        self.head.__dict__["relative_rates"] = {"weight": 4.0}
+        self.head = Quick(1, 1, bias=False)
         nn.init.zeros_(self.head.weight)
 
 
@@ -50,34 +55,11 @@ BASES: list[tuple[LocalOptimizer, Callable[..., torch.optim.Optimizer]]] = [
 ]
 
 
-def _compare(optimizer: LocalOptimizer, theirs: Any, rates: Mapping[str, float], as_tensor: bool) -> None:
-    """Four steps of a fitted optimizer beside four of torch's with parameter groups."""
-    model = Two()
-    mine = {name: p.detach().clone() for name, p in model.named_parameters()}
-    reference = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
-    other = theirs([{"params": [p], "lr": rates[name]} for name, p in reference.items()])
-    fitted = optimizer.fitted(model, list(mine))
-    state = fitted.init(mine)
-    given = torch.tensor(fitted.rates_at(1, 1)) if as_tensor else fitted.rates_at(1, 1)
-    rng = torch.Generator().manual_seed(0)
-    for _ in range(4):
-        gradients = [torch.randn(p.shape, generator=rng) for p in mine.values()]
-        for parameter, gradient in zip(reference.values(), gradients, strict=True):
-            parameter.grad = gradient.clone()
-        other.step()
-
-        def look(gradients: list[Tensor] = gradients) -> list[Tensor]:
-            return gradients
-
-        fitted.step(list(mine.values()), fitted.slots(state, list(mine)), look, given)
-    for name in mine:
-        torch.testing.assert_close(mine[name], reference[name].detach(), rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize(("base", "theirs"), BASES)
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_steps_are_those_of_torchs_parameter_groups(base: LocalOptimizer, theirs: Any, as_tensor: bool) -> None:
-    _compare(base, theirs, {name: 1e-2 if name == "first.weight" else 1e-3 for name in NAMES}, as_tensor)
+    rates = {name: 1e-2 if name == "first.weight" else 1e-3 for name in NAMES}
+    check_beside_torch(base, Two(), theirs, rates, as_tensor=as_tensor)
 
 
 @pytest.mark.parametrize(("base", "theirs"), BASES)
@@ -85,7 +67,7 @@ def test_steps_are_those_of_torchs_parameter_groups(base: LocalOptimizer, theirs
 def test_a_group_s_rate_is_multiplied_too(base: LocalOptimizer, theirs: Any, as_tensor: bool) -> None:
     grouped = Grouped(base=base, groups=(Group(of=Asking, lr=0.002),))
     rates = {"first.weight": 0.02, "first.bias": 0.002, "second.weight": 1e-3, "second.bias": 1e-3}
-    _compare(grouped, theirs, rates, as_tensor)
+    check_beside_torch(grouped, Two(), theirs, rates, as_tensor=as_tensor)
 
 
 def test_what_steps_at_one_rate_is_updated_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +89,12 @@ def test_a_model_that_asks_for_nothing_keeps_its_optimizer() -> None:
     assert optimizer.fitted(Norms(), []) is optimizer
     assert optimizer.fitted(Two(), ["first.bias", "second.weight"]) is optimizer
     assert relative_rates(Two()) == {"first.weight": 10.0}
+
+
+def test_a_shared_parameter_has_the_rate_that_either_module_asks_for() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), Asking(3, 3))
+    model[1].weight = model[0].weight
+    assert relative_rates(model) == {"0.weight": 10.0}
 
 
 def test_a_round_of_fedavg_steps_at_four_times_the_rate() -> None:
@@ -139,11 +127,12 @@ def test_a_control_variate_is_the_mean_gradient_at_any_rate() -> None:
         ),
         ({"weight": 0.0}, r"Asking.relative_rates\['weight'\] must be a positive number, got 0.0"),
         ({"weight": float("inf")}, r"Asking.relative_rates\['weight'\] must be a positive number, got inf"),
+        ({"weight": float("nan")}, r"Asking.relative_rates\['weight'\] must be a positive number, got nan"),
+        ({"weight": "4"}, r"Asking.relative_rates\['weight'\] must be a number, got '4'. Write it without quotes"),
+        (4.0, r"Asking.relative_rates must be a dictionary, got 4.0. Give the names of parameters"),
     ],
 )
-def test_rates_that_make_no_sense_are_refused(
-    asked: Mapping[str, float], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rates_that_make_no_sense_are_refused(asked: object, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Asking, "relative_rates", asked)
     with pytest.raises(UsageError, match=message):
         play(fedavg(), Two(), blob_federation())

@@ -1,8 +1,9 @@
 """Models and federations small enough to work out by hand, and a recorder that replays nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from fedatlas.algorithm import Algorithm
 from fedatlas.client import LocalWork
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
+from fedatlas.optimizers import LocalOptimizer
 from fedatlas.rehearsal import tiny_federation
 from fedatlas.rounds import RoundRecord, ServerState, initial_state, play_round
 from fedatlas.runs import Run
@@ -112,6 +114,34 @@ def play(
             simulator.commit()
             records.append(record)
     return state, records, simulator
+
+
+def check_beside_torch(
+    optimizer: LocalOptimizer, model: nn.Module, theirs: Any, rates: Mapping[str, float], *, as_tensor: bool
+) -> None:
+    """Compare four steps of an optimizer fitted to a model with torch's, which has a group for each parameter.
+
+    With rates as a loop on a CPU gives them or, ``as_tensor``, as a captured step does.
+    """
+    mine = {name: p.detach().clone() for name, p in model.named_parameters()}
+    reference = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
+    other = theirs([{"params": [p], "lr": rates[name]} for name, p in reference.items()])
+    fitted = optimizer.fitted(model, list(mine))
+    state = fitted.init(mine)
+    given = torch.tensor(fitted.rates_at(1, 1)) if as_tensor else fitted.rates_at(1, 1)
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(4):
+        gradients = [torch.randn(p.shape, generator=rng) for p in mine.values()]
+        for parameter, gradient in zip(reference.values(), gradients, strict=True):
+            parameter.grad = gradient.clone()
+        other.step()
+
+        def look(gradients: list[Tensor] = gradients) -> list[Tensor]:
+            return gradients
+
+        fitted.step(list(mine.values()), fitted.slots(state, list(mine)), look, given)
+    for name in mine:
+        torch.testing.assert_close(mine[name], reference[name].detach(), rtol=1e-5, atol=1e-6)
 
 
 def same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:

@@ -8,7 +8,7 @@ than a small client's training.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import get_unwrapped, is_batchedtensor, maybe_get_bdim
 
-from fedatlas.errors import UsageError, expect_settings
+from fedatlas.errors import UsageError, expect, expect_number, expect_settings
 from fedatlas.fused_updates import Rates, can_be_fused, update_fused
 from fedatlas.types import Tensors
 
@@ -347,15 +347,19 @@ def relative_rates(model: nn.Module) -> dict[str, float]:
     A module asks with an attribute ``relative_rates``: the names of its own parameters, and a number for each.
     """
     found: dict[str, float] = {}
-    for path, module in model.named_modules():
+    # By identity: a parameter that two modules share has the name of the first, whichever asks.
+    whole_names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for module in model.modules():
+        asked = getattr(module, "relative_rates", {})
+        where = f"{type(module).__name__}.relative_rates"
+        expect(asked, Mapping, f"{where} must be a dictionary", "Give the names of parameters and a number for each.")
         own = dict(module.named_parameters(recurse=False))
-        for name, multiple in getattr(module, "relative_rates", {}).items():
-            where = f"{type(module).__name__}.relative_rates"
+        for name, multiple in asked.items():
             if name not in own:
                 raise UsageError(f"{where} names {name!r}, which is no parameter of the module's own: {sorted(own)}.")
-            if not 0 < multiple < math.inf:
+            if not 0 < expect_number(multiple, f"{where}[{name!r}]") < math.inf:
                 raise UsageError(f"{where}[{name!r}] must be a positive number, got {multiple}.")
-            found[f"{path}.{name}" if path else name] = float(multiple)
+            found[whole_names[id(own[name])]] = float(multiple)
     return found
 
 

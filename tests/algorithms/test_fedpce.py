@@ -18,7 +18,7 @@ from fedatlas.optimizers import SGD, Adam
 from fedatlas.rehearsal import tiny_federation
 from fedatlas.types import Assignment
 from fedatlas.weighting import ByExamples, Equal
-from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
+from tiny import Line, Norms, blob_federation, check_beside_torch, line_federation, play, same_bits
 
 VECTOR = "embedding.vector"
 
@@ -164,30 +164,11 @@ def test_rates_fall_by_cosine_each_to_its_own_minimum() -> None:
 )
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_grouped_steps_are_those_of_torchs_parameter_groups(base: Adam | SGD, theirs: object, as_tensor: bool) -> None:
-    """With rates as a loop on a CPU gives them, and as a captured step does."""
-    algorithm = fedpce(embedding=3, hidden=2)
-    model = network(algorithm)
+    model = network(fedpce(embedding=3, hidden=2))
     grouped = Grouped(base=base, groups=(Group(of=NormGenerators, lr=0.02), Group(of=ClientEmbedding, lr=0.3)))
-    mine = {name: p.detach().clone() for name, p in model.named_parameters()}
-    reference = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
-    rate = {name: 0.3 if name == VECTOR else 0.02 if name.startswith("generators.") else 1e-3 for name in mine}
-    optimizer = theirs([{"params": [p], "lr": rate[name]} for name, p in reference.items()])  # type: ignore[operator]
-    fitted = grouped.fitted(model, list(mine))
-    state = fitted.init(mine)
-    rates = torch.tensor(fitted.rates_at(1, 1)) if as_tensor else fitted.rates_at(1, 1)
-    rng = torch.Generator().manual_seed(0)
-    for _ in range(4):
-        gradients = [torch.randn(p.shape, generator=rng) for p in mine.values()]
-        for parameter, gradient in zip(reference.values(), gradients, strict=True):
-            parameter.grad = gradient.clone()
-        optimizer.step()
-
-        def look(gradients: list[Tensor] = gradients) -> list[Tensor]:
-            return gradients
-
-        fitted.step(list(mine.values()), fitted.slots(state, list(mine)), look, rates)
-    for name in mine:
-        torch.testing.assert_close(mine[name], reference[name].detach(), rtol=1e-5, atol=1e-6)
+    names = [name for name, _ in model.named_parameters()]
+    rates = {name: 0.3 if name == VECTOR else 0.02 if name.startswith("generators.") else 1e-3 for name in names}
+    check_beside_torch(grouped, model, theirs, rates, as_tensor=as_tensor)
 
 
 def test_one_rate_for_all_is_the_base_bit_for_bit() -> None:
