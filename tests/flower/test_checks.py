@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 import torch
@@ -47,8 +48,8 @@ def test_a_sound_answer_is_taken_as_it_is() -> None:
     assert asdict(found.score) == {"client": 5, "num_examples": 4, "num_correct": 3, "loss": 0.6}
 
 
-def answer(**parts: object) -> RecordDict:
-    return pack_upload(replace(ANSWER, **parts), remembers=True)  # type: ignore[arg-type]
+def answer(**parts: Any) -> RecordDict:
+    return pack_upload(replace(ANSWER, **parts), remembers=True)
 
 
 def saying(**about: int | str) -> RecordDict:
