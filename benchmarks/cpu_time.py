@@ -27,9 +27,9 @@ from ours import WithFeatures, federation
 from workloads import WORKLOADS, ResNet18, Workload
 
 import fedatlas
-from fedatlas.process_memory import keep_freed_memory
-from fedatlas.rounds import initial_state, play_round
-from fedatlas.sampling import Draws
+from fedatlas.engines.machine import keep_freed_memory
+from fedatlas.parts.sampler import Draws
+from fedatlas.training.rounds import initial_state, play_round
 
 NETWORKS = {
     "B, two convolutions, batch 10": (WORKLOADS["B"].network, 10),

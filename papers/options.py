@@ -12,8 +12,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
+from fedatlas.cli.terminal import print_error
 from fedatlas.errors import FedatlasError, unknown_name
-from fedatlas.terminal import print_error
 
 Given = ParamSpec("Given")
 

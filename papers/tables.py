@@ -35,13 +35,13 @@ from typing import Any, Self
 
 import torch
 
-from fedatlas.algorithm import Algorithm
-from fedatlas.config import Config
+from fedatlas.config.config import Config
 from fedatlas.data import Federation
 from fedatlas.errors import FedatlasError, TrainingError, UsageError
-from fedatlas.progress import Progress, make_progress
-from fedatlas.runs import Run
-from fedatlas.training import train_run
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.runs.run import Run
+from fedatlas.training.progress import Progress, make_progress
+from fedatlas.training.train import train_run
 from papers.kept_results import read_numbers, result_file, write_result
 from papers.options import Options
 

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.atlas.embeddings import Embeddings
+from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
+from fedatlas.parts.types import ClientInfo
 from fedatlas.seeds import generator
-from fedatlas.types import ClientInfo
 
 A, B, C = "client-0", "client-1", "client-2"
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedatlas.aggregation import ServerRule
-from fedatlas.algorithm import Algorithm
-from fedatlas.checking import check_algorithm
-from fedatlas.client import Local
+from fedatlas.client.model import Local
 from fedatlas.errors import AlgorithmCheckError
-from fedatlas.objectives import Batch, Output, Term
-from fedatlas.types import Cohort, Roster, Tensors
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import Batch, Output, Term
+from fedatlas.parts.server_rule import ServerRule
+from fedatlas.parts.types import Cohort, Roster, Tensors
+from fedatlas.testing.check_algorithm import check_algorithm
 
 
 def refused(algorithm: Algorithm, check: str, *says: str) -> None:

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedatlas.config import Config
+from fedatlas.config.config import Config
 from fedatlas.data.federation import Federation
-from fedatlas.flower.export import write_npz
-from fedatlas.flower.init import write_app
-from fedatlas.flower.launch import LocalFederation
+from fedatlas.flower.deploy.launch import LocalFederation
+from fedatlas.flower.deploy.template import write_app
 from fedatlas.flower.measuring import simulated as simulated
-from fedatlas.rehearsal import tiny_federation
-from fedatlas.runs import Run
+from fedatlas.flower.node.export import write_npz
+from fedatlas.runs.run import Run
+from fedatlas.testing.tiny import tiny_federation
 
 PATIENCE = 400
 """Seconds that a test waits; a run takes a tenth of it on a machine that is not busy."""

@@ -5,8 +5,8 @@ import sys
 import torch
 
 from fedatlas.algorithms import fedprox
-from fedatlas.optimizers import SGD
-from fedatlas.training import train
+from fedatlas.parts.optimizer import SGD
+from fedatlas.training.train import train
 from tiny import Norms, blob_federation
 
 

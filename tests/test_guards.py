@@ -12,9 +12,9 @@ from typer.main import get_command
 
 import fedatlas
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.cli import app
-from fedatlas.config import Config
-from fedatlas.training import fingerprint
+from fedatlas.cli.app import app
+from fedatlas.config.config import Config
+from fedatlas.training.train import fingerprint
 
 ROOT = Path(__file__).parent.parent
 

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedatlas.algorithm import Algorithm
-from fedatlas.client import LocalWork
+from fedatlas.client.model import LocalWork
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
-from fedatlas.optimizers import LocalOptimizer
-from fedatlas.rehearsal import tiny_federation
-from fedatlas.rounds import RoundRecord, ServerState, initial_state, play_round
-from fedatlas.runs import Run
-from fedatlas.sampling import Draws
+from fedatlas.engines.simulator import Simulator
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.optimizer import LocalOptimizer
+from fedatlas.parts.sampler import Draws
+from fedatlas.runs.run import Run
 from fedatlas.seeds import generator
-from fedatlas.simulate import Simulator
-from fedatlas.training import train
+from fedatlas.testing.tiny import tiny_federation
+from fedatlas.training.rounds import RoundRecord, ServerState, initial_state, play_round
+from fedatlas.training.train import train
 
 
 class Line(nn.Module):

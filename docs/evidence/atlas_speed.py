@@ -8,8 +8,8 @@ import torch
 
 from fedatlas.algorithms.client2vec_sampling import SimilarityWeights, SimilarToLast
 from fedatlas.atlas import Atlas
+from fedatlas.parts.types import ClientInfo, Cohort, Upload
 from fedatlas.seeds import generator, numpy_generator
-from fedatlas.types import ClientInfo, Cohort, Upload
 
 CLIENTS, WIDTH, COHORT, ROUNDS = 100_000, 512, 100, 20
 

@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.config import Config
-from fedatlas.running import run_config
+from fedatlas.cli.run_config import run_config
+from fedatlas.config.config import Config
 
 
 def main() -> None:

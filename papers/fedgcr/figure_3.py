@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedatlas.client import ClientData
+from fedatlas.client.model import ClientData
 from fedatlas.errors import UsageError
 from fedatlas.models.prompted import TypePrompted
 from fedatlas.seeds import derive

@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import build_algorithm
 from fedatlas.algorithms.fedgc import ADAMW
 from fedatlas.algorithms.fedgr import TYPE_VECTOR
-from fedatlas.client import LocalWork
+from fedatlas.atlas.grouping import cluster_accuracy, group_clients
+from fedatlas.client.model import LocalWork
 from fedatlas.data import Federation
-from fedatlas.evaluation import summarize
-from fedatlas.grouping import cluster_accuracy, group_clients
-from fedatlas.rounds import ServerState, initial_state, play_round
-from fedatlas.sampling import Draws
-from fedatlas.simulate import Simulator
-from fedatlas.training import make_model
-from fedatlas.types import Assignment, Memory, Tensors, Upload
+from fedatlas.engines.simulator import Simulator
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.sampler import Draws
+from fedatlas.parts.types import Assignment, Memory, Tensors, Upload
+from fedatlas.training.metrics import summarize
+from fedatlas.training.rounds import ServerState, initial_state, play_round
+from fedatlas.training.train import make_model
 from papers.fedgcr.data import TYPES, make_federation
 from papers.tables import Numbers, Task
 

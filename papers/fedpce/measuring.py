@@ -11,13 +11,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Self
 
-from fedatlas.adapted import Adapted
-from fedatlas.adapting import Adapter
+from fedatlas.adapting.adapter import Adapter
+from fedatlas.adapting.result import Adapted
 from fedatlas.atlas.from_run import run_atlas
-from fedatlas.config import Config
+from fedatlas.atlas.grouping import cluster_accuracy
+from fedatlas.config.config import Config
 from fedatlas.data import Federation
-from fedatlas.grouping import cluster_accuracy
-from fedatlas.runs import Run
+from fedatlas.runs.run import Run
 from papers.tables import UNFINISHED, Numbers, Task, late, train_in_time
 
 NORMS = {"first": "bn1", "12th": "layer3.0.bn2", "last": "head_norm"}

@@ -1,7 +1,5 @@
 """Federated learning where every client has a vector that says what its data looks like, and the training uses it."""
 
-from fedatlas.aggregation import ServerRule
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import (
     ALGORITHMS,
     afl,
@@ -30,9 +28,8 @@ from fedatlas.algorithms import (
 )
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.atlas import Atlas, make_atlas
-from fedatlas.checking import check_algorithm
-from fedatlas.client import LocalWork
-from fedatlas.config import Config
+from fedatlas.client.model import LocalWork
+from fedatlas.config.config import Config
 from fedatlas.data import (
     ByDomain,
     Client,
@@ -53,17 +50,20 @@ from fedatlas.data import (
     from_table,
     load_dataset,
 )
+from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import AlgorithmCheckError, DataError, FedatlasError, RunFolderError, TrainingError, UsageError
 from fedatlas.models import build_model
-from fedatlas.objectives import Batch, CrossEntropy, Output, Term
-from fedatlas.optimizers import SGD, Adam, LocalOptimizer
-from fedatlas.runs import Run
-from fedatlas.sampling import Sampler, Uniform
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import Batch, CrossEntropy, Output, Term
+from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
+from fedatlas.parts.sampler import Sampler, Uniform
+from fedatlas.parts.server_rule import ServerRule
+from fedatlas.parts.split import ShareAll, Split
+from fedatlas.parts.weighting import ByExamples, Equal, Weighting
+from fedatlas.runs.run import Run
 from fedatlas.seeds import Seeds
-from fedatlas.simulate import Simulator
-from fedatlas.splits import ShareAll, Split
-from fedatlas.training import train
-from fedatlas.weighting import ByExamples, Equal, Weighting
+from fedatlas.testing.check_algorithm import check_algorithm
+from fedatlas.training.train import train
 
 __all__ = [
     "ALGORITHMS",

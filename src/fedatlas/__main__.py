@@ -1,6 +1,6 @@
 """``python -m fedatlas`` is ``fedatlas``."""
 
-from fedatlas.cli import main
+from fedatlas.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -7,9 +7,9 @@ from scipy.optimize import minimize
 from fedatlas.algorithms.afl import Agnostic, afl, onto_simplex
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.errors import UsageError
-from fedatlas.optimizers import SGD
-from fedatlas.types import ClientInfo, Cohort, Upload
-from fedatlas.weighting import Equal
+from fedatlas.parts.optimizer import SGD
+from fedatlas.parts.types import ClientInfo, Cohort, Upload
+from fedatlas.parts.weighting import Equal
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 

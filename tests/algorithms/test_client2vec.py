@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from atlases import by_hand, random_atlas
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import (
     clustered,
     fedavg,
@@ -25,10 +24,11 @@ from fedatlas.algorithms import (
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.algorithms.client2vec_objective import AtlasVectors, IndexOrthogonality, Projected
 from fedatlas.algorithms.client2vec_sampling import SimilarityWeights, SimilarToLast
-from fedatlas.checking import check_algorithm
 from fedatlas.errors import UsageError
-from fedatlas.rehearsal import tiny_federation
-from fedatlas.training import make_model
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.testing.check_algorithm import check_algorithm
+from fedatlas.testing.tiny import tiny_federation
+from fedatlas.training.train import make_model
 from tiny import Norms, blob_federation, play, same_bits
 
 OFF: dict[str, Any] = {"sample": False, "aggregate": False, "train": False}

@@ -7,22 +7,22 @@ import torch
 from torch import Tensor, nn
 
 from atlases import A, B, C, random_atlas, roster_of
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import fedavg, fedbn, fedper
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.algorithms.client2vec_objective import KeepProjection, Projected, projection_parameters
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.client import LocalWork
+from fedatlas.client.model import LocalWork
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import UsageError
-from fedatlas.heads import head_parameters
-from fedatlas.optimizers import SGD
-from fedatlas.rounds import RoundRecord
+from fedatlas.models.head import head_parameters
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.optimizer import SGD
+from fedatlas.parts.split import Split
+from fedatlas.parts.types import Tensors
 from fedatlas.seeds import generator
-from fedatlas.splits import Split
-from fedatlas.training import make_model
-from fedatlas.types import Tensors
+from fedatlas.training.rounds import RoundRecord
+from fedatlas.training.train import make_model
 from tiny import Norms, blob_federation, play, same_bits
 
 LOG3 = math.log(3)

@@ -9,16 +9,16 @@ import torch
 import torch.nn.functional as F
 
 from atlases import by_hand, random_atlas, roster_of
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import fedavg, feddyn, scaffold
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.algorithms.client2vec_sampling import SimilarityWeights, SimilarToLast
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.client import LocalWork
+from fedatlas.client.model import LocalWork
 from fedatlas.errors import UsageError
-from fedatlas.optimizers import SGD
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.optimizer import SGD
+from fedatlas.parts.types import ClientInfo, Cohort, Roster, Upload
 from fedatlas.seeds import numpy_generator
-from fedatlas.types import ClientInfo, Cohort, Roster, Upload
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 

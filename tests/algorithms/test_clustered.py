@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedatlas.aggregation import ServerRule
 from fedatlas.algorithms import fedavg, fedprox
 from fedatlas.algorithms.clustered import (
     Bin,
@@ -25,8 +24,9 @@ from fedatlas.algorithms.clustered import (
 )
 from fedatlas.algorithms.fedbn import fedbn
 from fedatlas.errors import UsageError
-from fedatlas.types import ClientInfo, Cohort, Tensors, Upload
-from fedatlas.weighting import ByExamples, Equal, Weighting
+from fedatlas.parts.server_rule import ServerRule
+from fedatlas.parts.types import ClientInfo, Cohort, Tensors, Upload
+from fedatlas.parts.weighting import ByExamples, Equal, Weighting
 from tiny import Norms, blob_federation, line_federation, play, same_bits
 
 ANGLE = math.pi / 2

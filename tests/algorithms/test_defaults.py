@@ -13,7 +13,7 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedgcr import PRESETS
 from fedatlas.algorithms.fedpce import Grouped
 from fedatlas.models.prompted import DEFAULT_WEIGHTS, prompted_vit
-from fedatlas.optimizers import Adam
+from fedatlas.parts.optimizer import Adam
 from pages import as_told, read, told
 
 NOT_NAMED = {

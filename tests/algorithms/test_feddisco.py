@@ -3,7 +3,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.fedavgm import fedavgm
 from fedatlas.algorithms.feddisco import Discrepancy, feddisco, from_uniform
@@ -12,7 +11,8 @@ from fedatlas.algorithms.qffl import qffl
 from fedatlas.algorithms.scaffold import scaffold
 from fedatlas.algorithms.term import term
 from fedatlas.errors import UsageError
-from fedatlas.weighting import Equal
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.weighting import Equal
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 

@@ -8,13 +8,13 @@ from torch import nn
 
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.feddyn import Clipped, DynamicPull, feddyn
-from fedatlas.client import Local, LocalWork
+from fedatlas.client.model import Local, LocalWork
 from fedatlas.errors import UsageError
-from fedatlas.optimizers import SGD, Adam
-from fedatlas.rounds import play_round
-from fedatlas.sampling import Draws
-from fedatlas.splits import Split
-from fedatlas.weighting import Equal
+from fedatlas.parts.optimizer import SGD, Adam
+from fedatlas.parts.sampler import Draws
+from fedatlas.parts.split import Split
+from fedatlas.parts.weighting import Equal
+from fedatlas.training.rounds import play_round
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 

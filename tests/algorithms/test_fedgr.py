@@ -12,13 +12,13 @@ from fedatlas.algorithms.fedgc import GroupCentres, fedgc
 from fedatlas.algorithms.fedgcr import fedgcr
 from fedatlas.algorithms.fedgr import FixedGroups, GroupLoss, TypeGroups, TypeVector, fedgr
 from fedatlas.atlas import Atlas
-from fedatlas.checking import check_algorithm
-from fedatlas.client import LocalWork
+from fedatlas.client.model import LocalWork
 from fedatlas.errors import UsageError
-from fedatlas.objectives import ReceivedLoss
-from fedatlas.optimizers import SGD
-from fedatlas.types import Assignment, ClientInfo, Cohort, Memory, Upload
-from fedatlas.weighting import ByExamples
+from fedatlas.parts.objective import ReceivedLoss
+from fedatlas.parts.optimizer import SGD
+from fedatlas.parts.types import Assignment, ClientInfo, Cohort, Memory, Upload
+from fedatlas.parts.weighting import ByExamples
+from fedatlas.testing.check_algorithm import check_algorithm
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 from typed_clients import Typed, image_federation, tiny_vit
 

@@ -6,11 +6,11 @@ from torch import nn
 
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fediir import fediir
-from fedatlas.client import LocalWork
+from fedatlas.client.model import LocalWork
 from fedatlas.errors import UsageError
-from fedatlas.optimizers import SGD
-from fedatlas.types import Assignment
-from fedatlas.weighting import Equal
+from fedatlas.parts.optimizer import SGD
+from fedatlas.parts.types import Assignment
+from fedatlas.parts.weighting import Equal
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 KEY = "server/head_gradient"

@@ -5,19 +5,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedpce import Group, Grouped, KeepEmbedding, fedpce
 from fedatlas.algorithms.fedsam import SharpnessAware
-from fedatlas.checking import check_algorithm
-from fedatlas.client import ClientData, LocalWork
+from fedatlas.client.model import ClientData, LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model
 from fedatlas.models.conditioned import ClientEmbedding, ConditionedNorms, NormGenerators
-from fedatlas.optimizers import SGD, Adam
-from fedatlas.rehearsal import tiny_federation
-from fedatlas.types import Assignment
-from fedatlas.weighting import ByExamples, Equal
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.optimizer import SGD, Adam
+from fedatlas.parts.types import Assignment
+from fedatlas.parts.weighting import ByExamples, Equal
+from fedatlas.testing.check_algorithm import check_algorithm
+from fedatlas.testing.tiny import tiny_federation
 from tiny import Line, Norms, blob_federation, check_beside_torch, line_federation, play, same_bits
 
 VECTOR = "embedding.vector"

@@ -6,13 +6,13 @@ from torch import Tensor, nn
 
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.harmofl import AmplitudeLayer, AmplitudeNorm, AmplitudeNormalised, harmofl
-from fedatlas.client import LocalWork
+from fedatlas.client.model import LocalWork
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import UsageError
-from fedatlas.heads import head_parameters
-from fedatlas.optimizers import SGD
-from fedatlas.weighting import Equal
+from fedatlas.models.head import head_parameters
+from fedatlas.parts.optimizer import SGD
+from fedatlas.parts.weighting import Equal
 from tiny import Norms, blob_federation, play, same_bits
 
 

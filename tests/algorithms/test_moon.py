@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.moon import ModelContrast, moon
-from fedatlas.client import LocalWork
+from fedatlas.client.model import LocalWork
 from fedatlas.errors import UsageError
-from fedatlas.optimizers import SGD
-from fedatlas.types import Assignment, Tensors
+from fedatlas.parts.optimizer import SGD
+from fedatlas.parts.types import Assignment, Tensors
 from tiny import Norms, blob_federation, line_federation, play, same_bits
 
 

@@ -5,12 +5,12 @@ import torch
 
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.qffl import FairStep, qffl
-from fedatlas.client import LocalWork
+from fedatlas.client.model import LocalWork
 from fedatlas.errors import TrainingError, UsageError
-from fedatlas.objectives import received_losses
-from fedatlas.optimizers import SGD
-from fedatlas.types import ClientInfo, Cohort, Upload
-from fedatlas.weighting import Equal
+from fedatlas.parts.objective import received_losses
+from fedatlas.parts.optimizer import SGD
+from fedatlas.parts.types import ClientInfo, Cohort, Upload
+from fedatlas.parts.weighting import Equal
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 

@@ -6,11 +6,11 @@ from torch import nn
 
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.scaffold import ControlVariate, PlainSGD, scaffold
-from fedatlas.client import LocalWork
+from fedatlas.client.model import LocalWork
 from fedatlas.errors import UsageError
-from fedatlas.optimizers import SGD, Adam, LocalOptimizer
-from fedatlas.splits import Split
-from fedatlas.weighting import Equal
+from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
+from fedatlas.parts.split import Split
+from fedatlas.parts.weighting import Equal
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 

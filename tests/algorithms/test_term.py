@@ -5,7 +5,7 @@ import pytest
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.term import Tilted, term
 from fedatlas.errors import UsageError
-from fedatlas.optimizers import SGD
+from fedatlas.parts.optimizer import SGD
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 PAIR = line_federation(([2], [0]), ([2, 2, 2], [1, 1, 1]))

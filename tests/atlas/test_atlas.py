@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedatlas.atlas import Atlas
-from fedatlas.atlas.places import principal
+from fedatlas.atlas.plane import principal
 from fedatlas.errors import DataError, RunFolderError, UsageError
 from fedatlas.seeds import generator
 

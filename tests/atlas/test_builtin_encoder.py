@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from fedatlas.atlas.builtin import Builtin, hashed_ngrams, token_hashes
-from fedatlas.atlas.embeddings import Embeddings
-from fedatlas.atlas.projection import signs, to_width
+from fedatlas.atlas.encoders.base import Embeddings
+from fedatlas.atlas.encoders.builtin import Builtin, hashed_ngrams, token_hashes
+from fedatlas.atlas.encoders.projection import signs, to_width
 from fedatlas.data import (
     ByDomain,
     Client,

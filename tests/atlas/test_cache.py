@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedatlas.atlas.cache import CACHE_VARIABLE, DEFAULT_FOLDER, cache_file
-from fedatlas.atlas.embeddings import BatchEncoder
+from fedatlas.atlas.encoders.base import BatchEncoder
+from fedatlas.atlas.encoders.cache import CACHE_VARIABLE, DEFAULT_FOLDER, cache_file
 from fedatlas.data import Client, Dataset, Federation, GaussianNoise, from_arrays
 from fedatlas.seeds import generator
 

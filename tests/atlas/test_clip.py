@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from fedatlas.atlas.cache import CACHE_VARIABLE
-from fedatlas.atlas.clip import MEAN, STD, Clip, fit_square, read_scaling
-from fedatlas.atlas.encoders import make_encoder
+from fedatlas.atlas.encoders.cache import CACHE_VARIABLE
+from fedatlas.atlas.encoders.clip import MEAN, STD, Clip, fit_square, read_scaling
+from fedatlas.atlas.encoders.registry import make_encoder
 from fedatlas.data import Client, Dataset, Federation, from_arrays, from_texts
 from fedatlas.errors import UsageError
 from fedatlas.seeds import generator

@@ -3,16 +3,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedatlas.adapting import Adapter
-from fedatlas.algorithm import Algorithm
+from fedatlas.adapting.adapter import Adapter
 from fedatlas.algorithms import fedavg, fedbn, fedprox
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.algorithms.fedpce import fedpce
 from fedatlas.atlas.from_run import run_atlas
 from fedatlas.errors import UsageError
-from fedatlas.rehearsal import tiny_federation
-from fedatlas.runs import Run
-from fedatlas.training import train
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.runs.run import Run
+from fedatlas.testing.tiny import tiny_federation
+from fedatlas.training.train import train
 
 # One client of the tiny federation has one example.
 pytestmark = pytest.mark.filterwarnings("ignore:client-2 will take no step")

@@ -7,10 +7,7 @@ from torch import Tensor
 
 from atlases import clip_like
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.atlas.dsa_ign import DSAIGN, IndexSettings, similarity_loss
-from fedatlas.atlas.embeddings import Embeddings
-from fedatlas.atlas.federated_index import Decomposition, index_algorithm, index_work
-from fedatlas.atlas.index import (
+from fedatlas.atlas.client2vec.index import (
     client2vec_index,
     index_client,
     index_clients,
@@ -18,10 +15,13 @@ from fedatlas.atlas.index import (
     train_index_network,
     training_pairs,
 )
+from fedatlas.atlas.client2vec.network import DSAIGN, IndexSettings, similarity_loss
+from fedatlas.atlas.client2vec.train_federated import Decomposition, index_algorithm, index_work
+from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.data.federation import Federation
 from fedatlas.data.transforms import Rotate
 from fedatlas.errors import DataError, TrainingError, UsageError
-from fedatlas.optimizers import Adam
+from fedatlas.parts.optimizer import Adam
 
 TINY = IndexSettings(feed_forward=16, layers=1, heads=2, batch_size=32, upload=16, local_epochs=1, cohort=0.5)
 REDUCED = IndexSettings(feed_forward=32, layers=1, heads=2, batch_size=64, lr=3e-3)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedatlas.atlas.embeddings import Embeddings
+from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.plain_sources import class_prototypes, feature_average, head_weights, label_histogram
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedatlas.atlas.embeddings import Embeddings
-from fedatlas.atlas.precomputed import Precomputed
+from fedatlas.atlas.encoders.base import Embeddings
+from fedatlas.atlas.encoders.precomputed import Precomputed
 from fedatlas.errors import DataError, UsageError
 from fedatlas.seeds import generator
 from tiny import blob_federation

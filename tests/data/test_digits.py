@@ -2,7 +2,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from fedatlas.data.digits import DOMAINS, digits_originals, generate_digits, load_digits_domains
+from fedatlas.data.loading.digits import DOMAINS, digits_originals, generate_digits, load_digits_domains
 from fedatlas.errors import UsageError
 
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from fedatlas.data.dataset import Dataset
-from fedatlas.data.domain_imbalance import PRESETS, DomainImbalance
+from fedatlas.data.partitions.domain_imbalance import PRESETS, DomainImbalance
 from fedatlas.errors import DataError, UsageError
 
 # The sizes of the paper's own runs, client by client, from its logs.

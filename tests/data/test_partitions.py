@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from fedatlas.data.dataset import Dataset
-from fedatlas.data.partitions import (
+from fedatlas.data.partitions.basic import (
     ByDomain,
     Dirichlet,
     Exponential,
@@ -103,7 +103,7 @@ def test_a_smaller_alpha_concentrates_the_classes():
 
 
 def test_dirichlet_says_when_the_least_samples_cannot_be_had(monkeypatch):
-    monkeypatch.setattr("fedatlas.data.partitions.MAX_TRIES", 50)
+    monkeypatch.setattr("fedatlas.data.partitions.basic.MAX_TRIES", 50)
     with pytest.raises(DataError, match=r"in 50 draws some client always had fewer than 90 .* larger alpha"):
         assign(Dirichlet(num_clients=10, alpha=0.05, min_samples=90), toy(1000))
 

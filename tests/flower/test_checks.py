@@ -9,12 +9,12 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedatlas.flower.checks import check_arrays, check_said, check_score, check_size, check_upload
-from fedatlas.flower.conversation import _read_hello
-from fedatlas.flower.expectations import Expectations, Said, Shape
-from fedatlas.flower.form import DataForm, Member
-from fedatlas.flower.packets import BadReplyError, arrays, pack_score, pack_upload, plain
-from fedatlas.types import ClientScore, Upload
+from fedatlas.flower.protocol.checks import check_arrays, check_said, check_score, check_size, check_upload
+from fedatlas.flower.protocol.data_form import DataForm, Member
+from fedatlas.flower.protocol.expectations import Expectations, Said, Shape
+from fedatlas.flower.protocol.messages import BadReplyError, arrays, pack_score, pack_upload, plain
+from fedatlas.flower.server.exchange import _read_hello
+from fedatlas.parts.types import ClientScore, Upload
 
 SHARES = Said(shapes={"histogram": {"shares": Shape(torch.float32, (3,))}}, always=frozenset({("histogram", "shares")}))
 EXPECTED = Expectations(

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fedatlas.atlas.making import make_atlas
-from fedatlas.config import Config
-from fedatlas.flower.init import write_app
-from fedatlas.flower.keys import make_keys
-from fedatlas.flower.launch import LocalFederation
-from fedatlas.runs import Run
+from fedatlas.atlas.sources import make_atlas
+from fedatlas.config.config import Config
+from fedatlas.flower.deploy.keys import make_keys
+from fedatlas.flower.deploy.launch import LocalFederation
+from fedatlas.flower.deploy.template import write_app
+from fedatlas.runs.run import Run
 from flower_network import PATIENCE, clients, config_of, finished_rounds, network, simulated, wait_until
 from tiny import same_bits
 

@@ -9,20 +9,20 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedatlas.config import Config
+from fedatlas.config.config import Config
 from fedatlas.data.federation import Federation
+from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import UsageError
-from fedatlas.flower import conversation
-from fedatlas.flower.client_app import make_client_app
-from fedatlas.flower.in_process import InProcessGrid, Tamper
-from fedatlas.flower.server_app import serve
-from fedatlas.rehearsal import tiny_federation
-from fedatlas.rounds import initial_state, play_round
-from fedatlas.runs import Run
-from fedatlas.sampling import Draws
-from fedatlas.simulate import Simulator
-from fedatlas.training import make_model
-from fedatlas.types import Assignment, Tensors, Upload
+from fedatlas.flower.node.app import make_client_app
+from fedatlas.flower.server import exchange as conversation
+from fedatlas.flower.server.app import serve
+from fedatlas.parts.sampler import Draws
+from fedatlas.parts.types import Assignment, Tensors, Upload
+from fedatlas.runs.run import Run
+from fedatlas.testing.flower_grid import InProcessGrid, Tamper
+from fedatlas.testing.tiny import tiny_federation
+from fedatlas.training.rounds import initial_state, play_round
+from fedatlas.training.train import make_model
 from flower_network import handed_out, simulated
 from tiny import same_bits
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedatlas.runs import Run
+from fedatlas.runs.run import Run
 from flower_network import PATIENCE, bytes_by_way, clients, config_of, network, simulated
 from tiny import same_bits
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import torch
 
-from fedatlas.config import Config
-from fedatlas.flower.client_app import make_client_app
-from fedatlas.flower.in_process import InProcessGrid
-from fedatlas.flower.newcomers import adapt_newcomers
-from fedatlas.flower.server_app import serve
-from fedatlas.personalised import load_personalised
-from fedatlas.rehearsal import tiny_federation
+from fedatlas.adapting.export import load_personalised
+from fedatlas.config.config import Config
+from fedatlas.flower.node.app import make_client_app
+from fedatlas.flower.server.app import serve
+from fedatlas.flower.server.newcomers import adapt_newcomers
+from fedatlas.testing.flower_grid import InProcessGrid
+from fedatlas.testing.tiny import tiny_federation
 from flower_network import handed_out, without_held_out
 
 

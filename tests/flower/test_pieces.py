@@ -16,17 +16,17 @@ from flwr.cli.config_utils import load_and_validate
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from fedatlas.catalogue import disclosures_by_algorithm
-from fedatlas.config import Config
+from fedatlas.cli.catalogue import disclosures_by_algorithm
+from fedatlas.cli.flower import app
+from fedatlas.config.config import Config
 from fedatlas.data import from_arrays
 from fedatlas.errors import DataError, UsageError
-from fedatlas.flower.conversation import NetworkSettings
-from fedatlas.flower.form import DataForm, Member, natural_order
-from fedatlas.flower.init import write_app
-from fedatlas.flower.keys import make_keys
-from fedatlas.flower.launch import node_config, superlink_command, supernode_command
-from fedatlas.flower.node import open_node
-from fedatlas.flower_command import app
+from fedatlas.flower.deploy.keys import make_keys
+from fedatlas.flower.deploy.launch import node_config, superlink_command, supernode_command
+from fedatlas.flower.deploy.template import write_app
+from fedatlas.flower.node.settings import open_node
+from fedatlas.flower.protocol.data_form import DataForm, Member, natural_order
+from fedatlas.flower.server.exchange import NetworkSettings
 
 OPTIONS = {
     "init": {"folder", "config", "set_", "run_folder"},

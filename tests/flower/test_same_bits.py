@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from fedatlas.algorithms import ALGORITHMS
-from fedatlas.config import Config
-from fedatlas.flower.client_app import make_client_app
-from fedatlas.flower.in_process import InProcessGrid
-from fedatlas.flower.server_app import serve
-from fedatlas.rehearsal import tiny_federation
+from fedatlas.config.config import Config
+from fedatlas.flower.node.app import make_client_app
+from fedatlas.flower.server.app import serve
+from fedatlas.testing.flower_grid import InProcessGrid
+from fedatlas.testing.tiny import tiny_federation
 from flower_network import handed_out, simulated, without_held_out
 from tiny import same_bits
 

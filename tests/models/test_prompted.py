@@ -11,11 +11,11 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from fedatlas.algorithms.harmofl import AmplitudeNormalised
 from fedatlas.errors import UsageError
-from fedatlas.kept import KeptPasses
 from fedatlas.models.classifier import InputForm
+from fedatlas.models.frozen_outputs import KeptPasses
 from fedatlas.models.prompted import CustomizedClassifier, PromptedClassifier, TypePrompted, prompted_vit
 from fedatlas.models.vit import SHIPPED, TransformerClassifier, vit
-from fedatlas.optimizers import Adam
+from fedatlas.parts.optimizer import Adam
 from tiny import same_bits
 
 OWN: dict[str, Any] = {"patch": 4, "width": 16, "depth": 2, "heads": 2}

@@ -10,8 +10,8 @@ import torch
 
 import fedatlas
 from fedatlas.atlas import Atlas, label_histogram
-from fedatlas.atlas.embeddings import Embeddings
-from fedatlas.config import Config
+from fedatlas.atlas.encoders.base import Embeddings
+from fedatlas.config.config import Config
 from fedatlas.data import Federation
 from papers import report
 from papers.client2vec import effect, figure_9, published, shakespeare, table_5, table_11

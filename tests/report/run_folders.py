@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedatlas.evaluation import summarize
-from fedatlas.portraits import PORTRAITS
-from fedatlas.runs import Run
-from fedatlas.types import ClientScore
+from fedatlas.parts.types import ClientScore
+from fedatlas.runs.previews import PORTRAITS
+from fedatlas.runs.run import Run
+from fedatlas.training.metrics import summarize
 
 
 def client(

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedatlas.report.colors import SEQUENTIAL, ramp
-from fedatlas.report.markup import cells, element, short, ticks
-from fedatlas.report.similarity import cosines
+from fedatlas.report.charts.colors import SEQUENTIAL, ramp
+from fedatlas.report.charts.markup import cells, element, short, ticks
+from fedatlas.report.charts.similarity import cosines
 
 
 def test_ticks_are_round_numbers_that_enclose_the_values() -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 from fedatlas import fedavg, train
 from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.report import write_report
-from fedatlas.runs import Run
+from fedatlas.runs.run import Run
 from report.run_folders import FOUR, client, four_correct, write_run
 from tiny import Norms, blob_federation
 

@@ -5,7 +5,7 @@ import pytest
 from fedatlas.errors import UsageError
 from fedatlas.report import results_table
 from fedatlas.report.page import render
-from fedatlas.runs import Run
+from fedatlas.runs.run import Run
 from report.run_folders import FOUR, client, four_correct, write_run
 
 

@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.afl import afl
 from fedatlas.algorithms.clustered import clustered
 from fedatlas.algorithms.fedavg import fedavg
@@ -27,8 +26,9 @@ from fedatlas.algorithms.moon import moon
 from fedatlas.algorithms.qffl import qffl
 from fedatlas.algorithms.scaffold import scaffold
 from fedatlas.algorithms.term import term
+from fedatlas.algorithms.user_function import find_function, told
 from fedatlas.errors import FedatlasError, UsageError, unknown_name
-from fedatlas.functions import find_function, told
+from fedatlas.parts.algorithm import Algorithm
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedavg": fedavg,

@@ -10,7 +10,6 @@ import inspect
 from dataclasses import replace
 from pathlib import Path
 
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.client2vec_objective import (
     AtlasVectors,
     Direction,
@@ -28,7 +27,8 @@ from fedatlas.algorithms.fedprox import Proximal
 from fedatlas.algorithms.moon import ModelContrast
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.errors import UsageError, expect
-from fedatlas.sampling import Uniform
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.sampler import Uniform
 
 TAUS = {"federated": 0.1, "global": 1.0}
 """The paper's best tau (Table 5) by how the index was trained."""

@@ -14,15 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedatlas.aggregation import ServerRule
 from fedatlas.algorithms.client2vec_sampling import VECTOR, check_half, positions
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.client import Local
+from fedatlas.client.model import Local
 from fedatlas.errors import UsageError, expect_settings, unknown_name
-from fedatlas.heads import find_head
-from fedatlas.objectives import Batch, Output, Term
-from fedatlas.splits import ShareAll, Split
-from fedatlas.types import ClientInfo, Roster, Tensors
+from fedatlas.models.head import find_head
+from fedatlas.parts.objective import Batch, Output, Term
+from fedatlas.parts.server_rule import ServerRule
+from fedatlas.parts.split import ShareAll, Split
+from fedatlas.parts.types import ClientInfo, Roster, Tensors
 
 NAME, VECTORS = "index_orthogonality", "vectors"
 Mode = Literal["mean_cos", "mean_dot", "sum_dot"]

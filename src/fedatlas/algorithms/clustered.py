@@ -19,13 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.engines.simulator import repeatable
 from fedatlas.errors import UsageError, expect, unknown_name
-from fedatlas.sampling import Sampler, Uniform
-from fedatlas.simulate import repeatable
-from fedatlas.types import Cohort, Roster, Tensors
-from fedatlas.weighting import ByExamples, Equal
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.sampler import Sampler, Uniform
+from fedatlas.parts.types import Cohort, Roster, Tensors
+from fedatlas.parts.weighting import ByExamples, Equal
 
 Bin = dict[int, int]
 """One distribution: mass by client. Masses are whole numbers, m n_k in all for client k, and a full bin holds sum n:

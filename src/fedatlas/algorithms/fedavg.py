@@ -4,7 +4,7 @@ client: w_k <- local steps from w^t on cross-entropy
 server: w^{t+1} = sum_{k in C} (n_k / sum_C n) w_k
 """
 
-from fedatlas.algorithm import Algorithm
+from fedatlas.parts.algorithm import Algorithm
 
 
 def fedavg() -> Algorithm:

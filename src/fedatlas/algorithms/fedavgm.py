@@ -9,10 +9,10 @@ nesterov w^{t+1} = w^t + sum_{k in C} p_k (w_k - w^t) + beta v
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedatlas.aggregation import ServerRule, add, zeros_like
-from fedatlas.algorithm import Algorithm
 from fedatlas.errors import UsageError
-from fedatlas.types import Cohort, Roster, Tensors
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.server_rule import ServerRule, add, zeros_like
+from fedatlas.parts.types import Cohort, Roster, Tensors
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedatlas.algorithm import Algorithm
 from fedatlas.errors import UsageError
 from fedatlas.models.norms import NORM_LAYERS
-from fedatlas.splits import Split, floating_buffers
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.split import Split, floating_buffers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.client import ClientData
+from fedatlas.client.model import ClientData
 from fedatlas.errors import UsageError, expect
-from fedatlas.types import Cohort, Tensors
-from fedatlas.weighting import Weighting
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.types import Cohort, Tensors
+from fedatlas.parts.weighting import Weighting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,15 +16,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedatlas.aggregation import ServerRule, add, weighted_sum
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.client import Local
+from fedatlas.client.model import Local
 from fedatlas.errors import UsageError
-from fedatlas.objectives import Term
-from fedatlas.optimizers import SGD, Gradient, Rate, Wrapper
-from fedatlas.types import ClientInfo, Cohort, Roster, Tensors
-from fedatlas.weighting import Equal
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import Term
+from fedatlas.parts.optimizer import SGD, Gradient, Rate, Wrapper
+from fedatlas.parts.server_rule import ServerRule, add, weighted_sum
+from fedatlas.parts.types import ClientInfo, Cohort, Roster, Tensors
+from fedatlas.parts.weighting import Equal
 
 
 @dataclass(frozen=True, kw_only=True)

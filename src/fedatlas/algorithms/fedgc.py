@@ -20,17 +20,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedatlas.aggregation import ServerRule
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.fedgr import TYPE_VECTOR, Grouped, Grouping, TypeGroups, TypeVector, grouping_by
-from fedatlas.client import Local
+from fedatlas.client.model import Local
 from fedatlas.errors import UsageError
-from fedatlas.heads import head_parameters
+from fedatlas.models.head import head_parameters
 from fedatlas.models.prompted import CustomizedClassifier, PromptedClassifier, TypePrompted
-from fedatlas.objectives import Batch, Output, Term
-from fedatlas.optimizers import Adam
-from fedatlas.types import ClientInfo, Cohort, Tensors
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import Batch, Output, Term
+from fedatlas.parts.optimizer import Adam
+from fedatlas.parts.server_rule import ServerRule
+from fedatlas.parts.types import ClientInfo, Cohort, Tensors
 
 NAME = "group_customization"
 OWN = "model/"

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedgc import ADAMW, Customized, GroupCustomization, customizing
 from fedatlas.algorithms.fedgr import Grouped, Grouping, GroupLoss, TypeGroups, grouping_by, reweighted
 from fedatlas.errors import unknown_name
-from fedatlas.optimizers import Adam
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.optimizer import Adam
 
 
 class Preset(NamedTuple):

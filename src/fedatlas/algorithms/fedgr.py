@@ -20,18 +20,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.atlas.origin import ORIGIN
-from fedatlas.client import Local
+from fedatlas.atlas.grouping import COVARIANCES, METHODS, Groups, group_clients, group_means
+from fedatlas.atlas.provenance import ORIGIN
+from fedatlas.client.model import Local
 from fedatlas.errors import UsageError, expect, expect_settings, unknown_name
-from fedatlas.grouping import COVARIANCES, METHODS, Groups, group_clients, group_means
 from fedatlas.models.prompted import TypePrompted
-from fedatlas.objectives import ReceivedLoss, Term, received_losses
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import ReceivedLoss, Term, received_losses
+from fedatlas.parts.types import Cohort, Roster, Tensors
+from fedatlas.parts.weighting import Weighting
 from fedatlas.seeds import derive
-from fedatlas.types import Cohort, Roster, Tensors
-from fedatlas.weighting import Weighting
 
 TYPE_VECTOR = "type_vector"
 

@@ -16,15 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedatlas.aggregation import ServerRule, weighted_sum
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.client import Local
+from fedatlas.client.model import Local
 from fedatlas.errors import UsageError
-from fedatlas.heads import head_parameters
-from fedatlas.objectives import Batch, Output, Term
-from fedatlas.types import ClientInfo, Roster, Tensors
-from fedatlas.weighting import Equal
+from fedatlas.models.head import head_parameters
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import Batch, Output, Term
+from fedatlas.parts.server_rule import ServerRule, weighted_sum
+from fedatlas.parts.types import ClientInfo, Roster, Tensors
+from fedatlas.parts.weighting import Equal
 
 NAME = "head_gradient"
 

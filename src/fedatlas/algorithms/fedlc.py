@@ -11,10 +11,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm
-from fedatlas.client import Local
+from fedatlas.client.model import Local
 from fedatlas.errors import UsageError
-from fedatlas.objectives import Batch, Output, Term, mean_cross_entropy
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import Batch, Output, Term, mean_cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)

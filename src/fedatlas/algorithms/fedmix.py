@@ -17,14 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedatlas.aggregation import ServerRule
-from fedatlas.algorithm import Algorithm
-from fedatlas.client import ClientData, Local
+from fedatlas.algorithms.fedmix_tangent import logits_along
+from fedatlas.client.model import ClientData, Local
 from fedatlas.errors import UsageError
-from fedatlas.objectives import Batch, Output, Term
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import Batch, Output, Term
+from fedatlas.parts.server_rule import ServerRule
+from fedatlas.parts.types import ClientInfo, Cohort, Roster, Tensors
 from fedatlas.seeds import generator
-from fedatlas.tangents import logits_along
-from fedatlas.types import ClientInfo, Cohort, Roster, Tensors
 
 NAME = "mixed_cross_entropy"
 

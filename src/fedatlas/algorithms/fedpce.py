@@ -15,13 +15,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fedatlas.algorithm import Algorithm
 from fedatlas.errors import UsageError, expect_number, expect_settings
 from fedatlas.models.conditioned import ClientEmbedding, ConditionedNorms, NormGenerators
-from fedatlas.optimizers import Adam, Gradient, LocalOptimizer, Rate, Relative, RoundRate, Wrapper
-from fedatlas.splits import Split
-from fedatlas.types import Tensors
-from fedatlas.weighting import ByExamples, Equal
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.optimizer import Adam, Gradient, LocalOptimizer, Rate, Relative, RoundRate, Wrapper
+from fedatlas.parts.split import Split
+from fedatlas.parts.types import Tensors
+from fedatlas.parts.weighting import ByExamples, Equal
 
 Newcomer = Literal["unit", "mean"]
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedatlas.algorithm import Algorithm
-from fedatlas.heads import head_parameters
-from fedatlas.splits import Split
+from fedatlas.models.head import head_parameters
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.split import Split
 
 
 @dataclass(frozen=True, kw_only=True)

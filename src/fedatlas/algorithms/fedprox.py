@@ -10,11 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.client import Local
+from fedatlas.client.model import Local
 from fedatlas.errors import UsageError
-from fedatlas.objectives import Term
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import Term
 
 
 @dataclass(frozen=True, kw_only=True)

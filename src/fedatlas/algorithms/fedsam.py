@@ -11,9 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm
 from fedatlas.errors import UsageError
-from fedatlas.optimizers import Gradient, Rate, Wrapper
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.optimizer import Gradient, Rate, Wrapper
 
 
 @dataclass(frozen=True, kw_only=True)

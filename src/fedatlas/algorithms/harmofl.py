@@ -14,15 +14,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedatlas.aggregation import ServerRule
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedsam import SharpnessAware
-from fedatlas.client import ClientData
+from fedatlas.client.model import ClientData
 from fedatlas.errors import UsageError, expect_settings
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.server_rule import ServerRule
+from fedatlas.parts.split import Split
+from fedatlas.parts.types import Roster, Tensors
+from fedatlas.parts.weighting import Equal
 from fedatlas.seeds import generator
-from fedatlas.splits import Split
-from fedatlas.types import Roster, Tensors
-from fedatlas.weighting import Equal
 
 LAYER, AMPLITUDE, BLACK = "amplitude_norm", "amplitude", "black"
 

@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.client import Local
+from fedatlas.client.model import Local
 from fedatlas.errors import UsageError
-from fedatlas.objectives import Batch, Output, Term
-from fedatlas.types import Tensors
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import Batch, Output, Term
+from fedatlas.parts.types import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,13 @@ from typing import ClassVar
 
 import torch
 
-from fedatlas.aggregation import ServerRule, weighted_sum
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.errors import UsageError
-from fedatlas.objectives import ReceivedLoss, received_losses
-from fedatlas.types import Cohort, Tensors
-from fedatlas.weighting import Equal
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import ReceivedLoss, received_losses
+from fedatlas.parts.server_rule import ServerRule, weighted_sum
+from fedatlas.parts.types import Cohort, Tensors
+from fedatlas.parts.weighting import Equal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,15 +13,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedatlas.aggregation import ServerRule, add, weighted_sum, zeros_like
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.client import Local
+from fedatlas.client.model import Local
 from fedatlas.errors import UsageError
-from fedatlas.objectives import Term
-from fedatlas.optimizers import SGD, LocalOptimizer
-from fedatlas.types import ClientInfo, Cohort, Roster, Tensors
-from fedatlas.weighting import Equal
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import Term
+from fedatlas.parts.optimizer import SGD, LocalOptimizer
+from fedatlas.parts.server_rule import ServerRule, add, weighted_sum, zeros_like
+from fedatlas.parts.types import ClientInfo, Cohort, Roster, Tensors
+from fedatlas.parts.weighting import Equal
 
 
 @dataclass(frozen=True, kw_only=True)

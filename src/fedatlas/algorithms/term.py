@@ -10,12 +10,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.errors import UsageError
-from fedatlas.objectives import ReceivedLoss, received_losses
-from fedatlas.types import Cohort, Tensors
-from fedatlas.weighting import Weighting
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import ReceivedLoss, received_losses
+from fedatlas.parts.types import Cohort, Tensors
+from fedatlas.parts.weighting import Weighting
 
 
 @dataclass(frozen=True, kw_only=True)

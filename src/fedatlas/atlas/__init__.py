@@ -1,12 +1,12 @@
 """Atlases: one vector a client that says what its data looks like."""
 
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.atlas.dsa_ign import DSAIGN, IndexSettings
-from fedatlas.atlas.embeddings import Embeddings, Encoder
-from fedatlas.atlas.encoders import ENCODERS, make_encoder
-from fedatlas.atlas.index import client2vec_index, index_client, index_clients, train_index_network
-from fedatlas.atlas.making import SOURCES, atlas_disclosures, make_atlas
+from fedatlas.atlas.client2vec.index import client2vec_index, index_client, index_clients, train_index_network
+from fedatlas.atlas.client2vec.network import DSAIGN, IndexSettings
+from fedatlas.atlas.encoders.base import Embeddings, Encoder
+from fedatlas.atlas.encoders.registry import ENCODERS, make_encoder
 from fedatlas.atlas.plain_sources import class_prototypes, feature_average, head_weights, label_histogram
+from fedatlas.atlas.sources import SOURCES, atlas_disclosures, make_atlas
 
 __all__ = [
     "DSAIGN",

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.atlas.noise import noisy, plan_noise
-from fedatlas.atlas.places import group_labels, place
+from fedatlas.atlas.plane import group_labels, place
 from fedatlas.atlas.storage import read_vectors, write_vectors
 from fedatlas.errors import DataError, UsageError, expect, expect_number, unknown_name
 

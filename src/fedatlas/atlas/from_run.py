@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.client import PERSONAL
+from fedatlas.client.model import PERSONAL
 from fedatlas.errors import UsageError
-from fedatlas.types import Tensors
+from fedatlas.parts.types import Tensors
 
 if TYPE_CHECKING:
-    from fedatlas.adapted import Adapted
-    from fedatlas.runs import Run
+    from fedatlas.adapting.result import Adapted
+    from fedatlas.runs.run import Run
 
 FEATURE = "feature"
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.atlas.embeddings import Embeddings
+from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.noise import clip_rows
 from fedatlas.data.federation import Federation
 from fedatlas.errors import DataError, UsageError
-from fedatlas.heads import head_parameters
-from fedatlas.types import Tensors
+from fedatlas.models.head import head_parameters
+from fedatlas.parts.types import Tensors
 
 FEATURE, LABEL = "feature", "label"
 

@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from fedatlas.checkpoints import atomic_write
 from fedatlas.errors import DataError
+from fedatlas.runs.checkpoint import atomic_write
 
 _FORM = "fedatlas.atlas/1"
 

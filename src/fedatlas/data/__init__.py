@@ -1,14 +1,13 @@
 """Data sets, partitions and the federation they make."""
 
 from fedatlas.data.dataset import Dataset
-from fedatlas.data.degradations import Degraded
-from fedatlas.data.digits import load_digits_domains
-from fedatlas.data.domain_imbalance import DomainImbalance
-from fedatlas.data.federating import PARTITIONS, federate
 from fedatlas.data.federation import Client, Federation, Transform
-from fedatlas.data.named import DATASETS, is_named, load_dataset
-from fedatlas.data.npz import from_npz
-from fedatlas.data.partitions import (
+from fedatlas.data.loading.arrays import from_arrays, from_image_folder
+from fedatlas.data.loading.catalogue import DATASETS, is_named, load_dataset
+from fedatlas.data.loading.digits import load_digits_domains
+from fedatlas.data.loading.npz import from_npz
+from fedatlas.data.loading.table import from_table, from_texts
+from fedatlas.data.partitions.basic import (
     ByDomain,
     Dirichlet,
     Exponential,
@@ -22,8 +21,9 @@ from fedatlas.data.partitions import (
     Share,
     Square,
 )
-from fedatlas.data.sources import from_arrays, from_image_folder
-from fedatlas.data.text import from_table, from_texts
+from fedatlas.data.partitions.degradations import Degraded
+from fedatlas.data.partitions.domain_imbalance import DomainImbalance
+from fedatlas.data.partitions.federate import PARTITIONS, federate
 from fedatlas.data.transforms import Augment, Blur, ColorShift, GaussianNoise, Rotate
 
 __all__ = [

@@ -6,7 +6,7 @@ Needs the extra ``flower`` (flwr 1.41). A Flower app is two lines, which ``fedat
     app = make_client_app("run.toml")
 """
 
-from fedatlas.flower.client_app import make_client_app
-from fedatlas.flower.server_app import make_server_app
+from fedatlas.flower.node.app import make_client_app
+from fedatlas.flower.server.app import make_server_app
 
 __all__ = ["make_client_app", "make_server_app"]

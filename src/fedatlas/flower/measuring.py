@@ -17,21 +17,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.config import Config
+from fedatlas.cli.terminal import output
+from fedatlas.config.config import Config
 from fedatlas.data import ByDomain, Federation, federate, load_dataset
-from fedatlas.flower.client_app import make_client_app
-from fedatlas.flower.demo import INDEX
-from fedatlas.flower.export import write_npz
-from fedatlas.flower.in_process import InProcessGrid
-from fedatlas.flower.init import PACKAGE, RUN, write_app
-from fedatlas.flower.launch import LocalFederation
-from fedatlas.flower.server_app import serve
-from fedatlas.progress import Silent
-from fedatlas.runs import Run
-from fedatlas.tensor_files import atomic_write
-from fedatlas.terminal import output
-from fedatlas.training import train_run
-from fedatlas.types import Tensors
+from fedatlas.flower.deploy.demo import INDEX
+from fedatlas.flower.deploy.launch import LocalFederation
+from fedatlas.flower.deploy.template import PACKAGE, RUN, write_app
+from fedatlas.flower.node.app import make_client_app
+from fedatlas.flower.node.export import write_npz
+from fedatlas.flower.server.app import serve
+from fedatlas.parts.types import Tensors
+from fedatlas.runs.files import atomic_write
+from fedatlas.runs.run import Run
+from fedatlas.testing.flower_grid import InProcessGrid
+from fedatlas.training.progress import Silent
+from fedatlas.training.train import train_run
 
 CNN = ("model.name=cnn", "model.norm=instance")
 PROMPTED = ("model.name=prompted_vit",)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.errors import UsageError
-from fedatlas.kept import kept_pass
 from fedatlas.models.classifier import (
     Classifier,
     InputForm,
@@ -25,6 +24,7 @@ from fedatlas.models.classifier import (
     require_probability,
 )
 from fedatlas.models.classifier import dropout as dropout_layer
+from fedatlas.models.frozen_outputs import kept_pass
 from fedatlas.models.hub import load_backbone
 from fedatlas.models.vit import TokenEncoder, input_gradients, make_transformer, require_channels
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import torch
 
 from fedatlas.errors import unknown_name
+from fedatlas.models.cct import cct_7_3x1
+from fedatlas.models.char_lstm import char_lstm
 from fedatlas.models.classifier import Classifier, InputForm, require_positive
 from fedatlas.models.hub import hub_backbone
 from fedatlas.models.mobilenet import mobilenet_v2
 from fedatlas.models.prompted import prompted_vit
-from fedatlas.models.recurrent import char_lstm
 from fedatlas.models.resnet import resnet18
 from fedatlas.models.small import cnn, mlp
-from fedatlas.models.transformer import cct_7_3x1
 from fedatlas.models.vit import vit
 from fedatlas.seeds import derive
 

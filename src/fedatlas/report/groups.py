@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas.errors import UsageError
-from fedatlas.report import colors
-from fedatlas.runs import Run
+from fedatlas.report.charts import colors
+from fedatlas.runs.run import Run
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from fedatlas.report.charts.markup import element, escape
 from fedatlas.report.groups import Group, Spread
-from fedatlas.report.markup import element, escape
 from fedatlas.report.members import Member, last_accuracies
 from fedatlas.report.tables import Column, seconds, shown_columns, worst_domains
-from fedatlas.runs import Run
+from fedatlas.runs.run import Run
 
 FEW, MOST_NAMES = 10, 8
 """Fewer test examples than this are noted, and of so many clients the names are given."""

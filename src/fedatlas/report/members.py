@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedatlas.errors import RunFolderError
-from fedatlas.portraits import PORTRAITS
-from fedatlas.report import colors
+from fedatlas.report.charts import colors
 from fedatlas.report.groups import final
-from fedatlas.runs import Run
+from fedatlas.runs.previews import PORTRAITS
+from fedatlas.runs.run import Run
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,20 +4,20 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from fedatlas.checkpoints import atomic_write
 from fedatlas.errors import RunFolderError
-from fedatlas.report.cards import cards, label_map, size_bars
-from fedatlas.report.curves import TOGETHER, accuracy_charts
+from fedatlas.report.charts.cards import cards, label_map, size_bars
+from fedatlas.report.charts.curves import TOGETHER, accuracy_charts
+from fedatlas.report.charts.markup import element, escape
+from fedatlas.report.charts.newcomers import newcomers
+from fedatlas.report.charts.similarity import similarity
+from fedatlas.report.charts.spread import accuracy_by_group, client_charts, client_table
 from fedatlas.report.groups import Group, distinct_runs, final, group_runs, same_split
 from fedatlas.report.headline import default_title, key_figures, sentence, tests
-from fedatlas.report.markup import element, escape
 from fedatlas.report.members import Member, Portraits, domain_colors, read_members, read_portraits
-from fedatlas.report.newcomers import newcomers
 from fedatlas.report.settings import settings
-from fedatlas.report.similarity import similarity
-from fedatlas.report.spread import accuracy_by_group, client_charts, client_table
 from fedatlas.report.tables import comparison, domain_table
-from fedatlas.runs import Run
+from fedatlas.runs.checkpoint import atomic_write
+from fedatlas.runs.run import Run
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 """The browser itself refuses whatever would have to be fetched."""

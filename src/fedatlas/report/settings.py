@@ -4,10 +4,10 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from fedatlas.report.charts.markup import element, escape
+from fedatlas.report.charts.symbols import mark
 from fedatlas.report.groups import Group, flatten, plain
-from fedatlas.report.marks import mark
-from fedatlas.report.markup import element, escape
-from fedatlas.runs import Run
+from fedatlas.runs.run import Run
 
 _SECTIONS = ("federation", "model", "algorithm", "training", "seeds", "machine", "versions")
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from fedatlas.report.colors import cell_color
+from fedatlas.report.charts.colors import cell_color
+from fedatlas.report.charts.markup import element, escape
+from fedatlas.report.charts.symbols import mark
 from fedatlas.report.groups import Group, Spread, final, group_runs, scored
-from fedatlas.report.marks import mark
-from fedatlas.report.markup import element, escape
-from fedatlas.runs import Run
+from fedatlas.runs.run import Run
 
 MISSING = "–"
 

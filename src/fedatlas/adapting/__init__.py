@@ -1,0 +1,1 @@
+"""Bringing a new client into a finished run."""

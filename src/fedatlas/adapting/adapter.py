@@ -1,0 +1,341 @@
+"""Adapt a run's model to one client: what the algorithm keeps personal is tuned, everything shared rests.
+
+FedPCE tunes the embedding, FedBN the norms, FedPer the head; where nothing is personal (FedAvg), there is only a test.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedatlas.adapting.result import Adapted
+from fedatlas.adapting.tuning import Tuning
+from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.provenance import ORIGIN, warn_if_other
+from fedatlas.client.model import PERSONAL, ClientData, LocalWork
+from fedatlas.client.scoring import mean_personal
+from fedatlas.config.reopen import run_algorithm, run_augment, run_federation, run_network
+from fedatlas.data import Dataset, Federation, Transform
+from fedatlas.data.dataset import first_few
+from fedatlas.engines.simulator import ClientRunner, repeatable
+from fedatlas.errors import DataError, UsageError, expect, expect_number, unknown_name
+from fedatlas.models.conditioned import ClientEmbedding, bake
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import CrossEntropy
+from fedatlas.parts.types import ClientScore, Tensors
+from fedatlas.runs.checkpoint import atomic_write
+from fedatlas.runs.run import ADAPTED, Run
+from fedatlas.seeds import Seeds, numpy_generator
+from fedatlas.training.train import Model, fingerprint
+
+Start = Literal["own", "initial", "mean", "first", "nearest"]
+STARTS = ("own", "initial", "mean", "first", "nearest")
+
+
+class Adapter:
+    """A run, opened once to adapt its model to any number of clients.
+
+    ``data`` is another federation than the run's, or a data set: one new client, or one for each owner or domain in it;
+    a run from Python does not know its data and needs it. ``model`` and ``algorithm`` are needed where they cannot be
+    built by name.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        data: Federation | Dataset | None = None,
+        algorithm: Algorithm | None = None,
+        model: Model | None = None,
+        device: str = "cpu",
+    ) -> None:
+        expect(run, Run, "run must be a run", "Open its folder: fedatlas.Run(folder).")
+        if data is not None:
+            what = "data must be a federation or a data set"
+            expect(data, (Federation, Dataset), what, "Read a file by fedatlas.load_dataset(path).")
+        self.run, self.device, self.seeds = run, torch.device(device), Seeds(**run.resolved["seeds"])
+        self.algorithm = run_algorithm(run, algorithm)
+        federation = run_federation(run, data)
+        network = run_network(run, federation, self.algorithm, model)
+        checkpoint = run.checkpoint()
+        self.round = checkpoint.state.round
+        """The last round of the run."""
+        shared, buffers = checkpoint.state.shared, checkpoint.state.buffers
+        _rest(network, shared, self.algorithm, run)
+        self.federation = federation.to(self.device)
+        # Cross-entropy alone: what other terms need, such as a server's notes, a client on its own does not get.
+        tuning = replace(self.algorithm, objective=(CrossEntropy(),))
+        self.runner = ClientRunner(tuning, network.to(self.device), self.federation, LocalWork(), self.seeds.batches)
+        self.buffers = self._placed(buffers)
+        self.known = {c: self._placed(m[PERSONAL]) for c, m in sorted(checkpoint.clients.items()) if PERSONAL in m}
+        """The own parameters of the clients that trained."""
+        self.num_bytes = sum(tensor.nbytes for tensor in (*shared.values(), *buffers.values()))
+        self._has_runs_clients = fingerprint(federation) == run.resolved["federation"]["fingerprint"]
+
+    @property
+    def held_out(self) -> list[str]:
+        """The names of the clients that never train."""
+        return [client.name for client in self.federation if client.held_out]
+
+    @cached_property
+    def embedding_name(self) -> str | None:
+        """The name of the embedding among the personal parameters, if there is one."""
+        modules = self.runner.bench.model.named_modules()
+        found = (f"{path}.vector" for path, module in modules if isinstance(module, ClientEmbedding))
+        return next((name for name in found if name in self.runner.bench.personal), None)
+
+    def adapt(self, client: str | int | None = None, *, examples: int | None = None, **settings: Any) -> Adapted:
+        """Tune what is personal on one client's training part; the settings are those of ``adapt_all``."""
+        return self.adapt_all([self.position(client)], examples=examples, **settings)[0]
+
+    def adapt_all(
+        self,
+        clients: Sequence[str | int] | None = None,
+        *,
+        rounds: int = 200,
+        steps: int = 50,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        min_lr: float | None = None,
+        start: Start | Tensors | None = None,
+        atlas: Atlas | None = None,
+        examples: int | Sequence[int | None] | None = None,
+        augment: Transform | Literal["run"] | None = "run",
+        compile: bool = False,
+        evaluate_every: int | None = None,
+        seed: int | None = None,
+    ) -> list[Adapted]:
+        """Tune what is personal on each client's training part, and test before and after on its test part.
+
+        Clients do not hear of each other; where the network allows it, their batches pass through it together. All is
+        in float32, as tests are.
+
+        Args:
+            clients: names or positions; None is all that were held out. One may be there twice.
+            rounds: of ``steps`` minibatches each; the learning rate's schedule moves once a round. FedPCE's by default.
+            batch_size: None is the run's.
+            lr: the first learning rate, with ``min_lr`` the last; None is the run's own, for FedPCE's embedding 1e-2.
+            start: ``own`` values of a client that trained; ``initial``, as clients of the run began (FedPCE: a unit
+                vector); the ``mean`` of those that trained; those of the ``first`` that did; of the ``nearest`` in
+                ``atlas`` that did; or tensors by name. None is the client's own if it trained, else what the algorithm
+                gives newcomers.
+            atlas: for ``nearest``; the client must be in it (``atlas.add_client`` puts one there).
+            examples: use this many training examples only, or one number for each client; fewer are among more.
+            augment: ``run`` is the run's.
+            compile: let ``torch.compile`` fuse the network's operations: a minute at first, for long tuning on a GPU.
+            evaluate_every: also test after each so many rounds.
+        """
+        for title, value in (("rounds", rounds), ("evaluate_every", evaluate_every)):
+            if value is not None and expect_number(value, title, whole=True) < 1:
+                raise UsageError(f"{title} must be at least 1, got {value}.")
+        if atlas is not None and start != "nearest":
+            raise UsageError("atlas= (--atlas) is for start='nearest' (--start nearest) only; give both, or neither.")
+        if isinstance(clients, str):
+            raise UsageError(f"clients must be a list of names or positions, got {clients!r}. Write [{clients!r}].")
+        if clients is None and not self.held_out:
+            raise UsageError(
+                f"none of the {len(self.federation)} clients is held out. Name those you want: "
+                "adapt_all([client.name for client in adapter.federation])."
+            )
+        numbers = [self.position(client) for client in (self.held_out if clients is None else clients)]
+        if isinstance(examples, Real | str):
+            examples = expect_number(examples, "examples", whole=True)
+        counts = [examples] * len(numbers) if examples is None or isinstance(examples, int) else list(examples)
+        if not numbers or len(counts) != len(numbers):
+            raise UsageError(f"give at least one client, and one number of examples each; got {numbers} and {counts}.")
+        if atlas is not None and start == "nearest":
+            known = self.run.resolved["federation"]
+            names = [client["name"] for client in known["clients"]]
+            warn_if_other(atlas.provenance.get(ORIGIN, ""), f"{known['data']}: {known['partition']}", names)
+        seed = self.seeds.batches if seed is None else seed
+        bench = self.runner.bench
+        if augment == "run":
+            augment = run_augment(self.run) if bench.personal else None
+        batch_size = self.run.resolved["training"]["batch_size"] if batch_size is None else batch_size
+        data = [self._training_data(number, count, seed) for number, count in zip(numbers, counts, strict=True)]
+        first, origins = zip(*(self._start(start, number, atlas) for number in numbers), strict=True)
+        algorithm = replace(self.runner.algorithm, optimizer=self.algorithm.optimizer.adapting(lr, min_lr))
+        work = LocalWork(steps=steps, batch_size=batch_size, augment=augment, compile=compile)
+        tuning = Tuning(bench, self.buffers, algorithm, data, work=work, rounds=rounds, seed=seed)
+        before = [self.score(number, own) for number, own in zip(numbers, first, strict=True)]
+        curves: list[dict[int, ClientScore]] = [{} for _ in numbers]
+        personal = list(first)
+        for turn in range(1, rounds + 1) if bench.personal else ():
+            personal = tuning.round(turn, personal)
+            if evaluate_every is not None and turn % evaluate_every == 0:
+                for number, own, curve in zip(numbers, personal, curves, strict=True):
+                    curve[turn] = self.score(number, own)
+        if idle := [
+            own.name for own, count in zip(data, tuning.num_steps, strict=True) if bench.personal and not count
+        ]:
+            warnings.warn(
+                f"nothing was tuned for {first_few(idle)}: with one training example there is no batch that the norms "
+                f"of the network can take. Bring at least two.",
+                stacklevel=2,
+            )
+        return [
+            Adapted(
+                client=data[i].name,
+                domain=data[i].client.domain,
+                before=before[i],
+                after=self.score(number, personal[i]),
+                num_examples=data[i].num_examples if bench.personal else 0,
+                num_steps=tuning.num_steps[i],
+                num_tuned=sum(parameter.numel() for parameter in bench.parameters.values()),
+                start=first[i],
+                origin=origins[i],
+                personal=personal[i],
+                losses=tuning.losses[i],
+                curve=curves[i],
+                seconds=tuning.seconds / len(numbers),
+                bytes_received=self.num_bytes,
+                adapter=self,
+            )
+            for i, number in enumerate(numbers)
+        ]
+
+    def keep(self, results: Sequence[Adapted]) -> Path:
+        """Write what adapting took and gave into the run's folder, for its report; the newest of a client counts."""
+        records = {record["client"]: record for record in self.run.adapted}
+        records |= {one.client: {"round": self.round, **one.describe()} for one in results}
+        path = self.run.folder / ADAPTED
+        atomic_write(path, json.dumps(list(records.values()), indent=1).encode())
+        return path
+
+    def score(self, client: int, personal: Tensors) -> ClientScore:
+        """Return how the shared model does with these values on a client's test part, as in the run's evaluations."""
+        with repeatable(self.device):
+            return self.runner.score_client({}, self.buffers, personal, client)
+
+    def personalised(self, personal: Tensors) -> nn.Module:
+        """Return a copy of the network with a client's own parameters, for inference."""
+        self.runner.bench.load({}, self.buffers, personal)
+        return bake(self.runner.bench.model).eval().requires_grad_(False)
+
+    def position(self, client: str | int | None) -> int:
+        """Return a client's position, by its name or number; it may be left out where there is only one."""
+        names = [c.name for c in self.federation]
+        if client is None and len(names) == 1:
+            return 0
+        if client is None:
+            raise UsageError(f"which of {len(names)} clients? Held out are {', '.join(self.held_out) or 'none'}.")
+        if isinstance(client, str):
+            if client not in names:
+                raise unknown_name("client", client, names)
+            return names.index(client)
+        if not 0 <= expect_number(client, "client (by position)", whole=True) < len(names):
+            raise UsageError(f"client must be a name or a position in [0, {len(names)}), got {client}.")
+        return client
+
+    def _training_data(self, number: int, examples: int | None, seed: int) -> ClientData:
+        client = self.federation.clients[number]
+        size = len(client.train)
+        if size == 0 or len(client.test) == 0:
+            raise DataError(
+                f"client {client.name} has examples to train on: {size}, to test on: {len(client.test)}; adapting "
+                "needs both. Bring more of its examples, or name the other clients only (--client, clients=)."
+            )
+        if examples is None:
+            return self.runner.data(number)
+        if not 1 <= examples <= size:
+            raise UsageError(f"examples must be in [1, {size}], what client {client.name} has; got {examples}.")
+        order = torch.from_numpy(numpy_generator(seed, "adapting", client.name).permutation(size))
+        few = replace(client, train=client.train[order[:examples].sort().values.to(self.device)])
+        clients = (*self.federation.clients[:number], few, *self.federation.clients[number + 1 :])
+        federation = replace(self.federation, clients=clients)
+        return ClientData(federation, number, channels_last=self.runner.channels_last)
+
+    def _start(self, start: Start | Tensors | None, number: int, atlas: Atlas | None) -> tuple[Tensors, str]:
+        """Return a client's first values, and in words where they come from."""
+        bench, split = self.runner.bench, self.algorithm.split
+        own = self.known.get(number, {}) if self._has_runs_clients else {}
+        if start is None:
+            start = "own" if own else "mean" if split.newcomers_take_the_mean and self.known else "initial"
+        if isinstance(start, str) and start not in STARTS:
+            raise unknown_name("start", start, STARTS)
+        if not bench.personal:
+            return {}, "nothing is personal"
+        if not isinstance(start, str):
+            expect(start, Mapping, "start must be a name, or tensors by name", "Write {name: tensor}.")
+            for name, values in start.items():
+                expect(values, Tensor, f"start[{name!r}] must be a tensor", "Write torch.tensor(...).")
+            found, origin = self._placed(start), "given"
+        elif start == "initial":
+            first = split.initial_personal(bench.model, self.runner.data(number).place)
+            found = {name: first.get(name, bench.initial[name]) for name in sorted(bench.personal)}
+            origin = "as the run's clients began"
+        elif start == "mean":
+            found = mean_personal({c: {PERSONAL: values} for c, values in self.known.items()})
+            origin = f"the mean of {len(self.known)} that trained"
+        elif start == "nearest":
+            found, origin = self._nearest(number, atlas)
+        else:
+            found = own if start == "own" else next(iter(self.known.values()), {})
+            origin = "its own, trained" if start == "own" else "the first that trained"
+        wanted = {name: bench.initial[name].shape for name in sorted(bench.personal)}
+        if {name: tensor.shape for name, tensor in found.items()} != wanted:
+            if isinstance(start, str):
+                client = self.federation.clients[number].name
+                why = f"client {client} did not train in" if start == "own" else "no client trained in"
+                do = "Leave start out, or begin as the run's clients did: start='initial' (--start unit)."
+                raise UsageError(f"start={start!r}: {why} {self.run.folder}, so there are no such values. {do}")
+            raise UsageError(
+                f"start={sorted(start)}: give tensors in the network's shapes of {first_few(list(wanted))}."
+            )
+        return found, origin
+
+    def _nearest(self, number: int, atlas: Atlas | None) -> tuple[Tensors, str]:
+        """Return the values of the trained client that an atlas has nearest to this one."""
+        if atlas is None:
+            raise UsageError("start='nearest' needs atlas= (--atlas FILE), as `fedatlas map` or make_atlas makes one.")
+        names = [client["name"] for client in self.run.resolved["federation"]["clients"]]
+        trained = {names[c]: values for c, values in self.known.items()}
+        own = self.federation.clients[number].name
+        for name, cosine in atlas.neighbours(own, len(atlas)):
+            if name in trained:
+                return trained[name], f"the nearest that trained, {name} (cosine {cosine:.2f})"
+        raise UsageError(
+            f"start='nearest': the atlas holds none of the {len(trained)} clients that trained in {self.run.folder}. "
+            "Make the atlas from the run's federation."
+        )
+
+    def _placed(self, tensors: Tensors) -> Tensors:
+        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+
+
+def adapt(
+    run: Run,
+    client: str | int | None = None,
+    *,
+    data: Federation | Dataset | None = None,
+    algorithm: Algorithm | None = None,
+    model: Model | None = None,
+    device: str = "cpu",
+    **settings: Any,
+) -> Adapted:
+    """Adapt a run's model to one client; ``settings`` are those of ``Adapter.adapt``.
+
+    To adapt to several clients, open the run once: ``adapter = Adapter(run)``, then ``adapter.adapt(name)`` for each.
+    """
+    return Adapter(run, data=data, algorithm=algorithm, model=model, device=device).adapt(client, **settings)
+
+
+def _rest(network: nn.Module, shared: Tensors, algorithm: Algorithm, run: Run) -> None:
+    """Put the shared parameters into the network, and keep them from being trained."""
+    personal = algorithm.split.personal_parameters(network)
+    parameters = {k: p for k, p in network.named_parameters() if p.requires_grad and k not in personal}
+    if {k: p.shape for k, p in parameters.items()} != {k: t.shape for k, t in shared.items()}:
+        raise UsageError(f"{run.folder} holds the parameters of another network; give model= as it was in training.")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(shared[name])
+            parameter.requires_grad_(False)

@@ -1,0 +1,156 @@
+"""A network adapted to one client, as one file for inference: safetensors, with what is needed to build it, or ONNX."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from fedatlas.config.reopen import is_model_name
+from fedatlas.data import Dataset
+from fedatlas.errors import RunFolderError, UsageError
+from fedatlas.models import build_model, without_running_statistics
+from fedatlas.models.conditioned import ConditionedNorms, with_head_norm
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.runs.checkpoint import atomic_write
+from fedatlas.runs.run import Run
+
+ABOUT = "fedatlas"
+
+
+def about_network(run: Run, algorithm: Algorithm, data: Dataset) -> dict[str, Any]:
+    """Return what ``load_personalised`` must know to build a run's network, and how its inputs are to be scaled."""
+    model = run.resolved["model"]
+    heads = [e.head_norm for e in algorithm.extensions if isinstance(e, ConditionedNorms)]
+    # Conditioned norms are baked in; any other extension is part of the network and cannot be built from here.
+    plain = is_model_name(model["name"]) and len(heads) == len(algorithm.extensions)
+    channels = data.inputs.shape[1] if data.kind == "image" else 0
+    return {
+        "algorithm": algorithm.name,
+        "model": model["name"] if plain else None,
+        "options": {name: value for name, value in model["options"].items() if name != "pretrained"},
+        "head_norm": heads[-1] if heads else "layer",
+        "buffers": algorithm.split.buffers,
+        "input_shape": list(data.inputs.shape[1:]),
+        "vocabulary_size": len(data.vocabulary),
+        "classes": list(data.classes),
+        "mean": list(data.mean or (0.0,) * channels),
+        "std": list(data.std or (1.0,) * channels),
+    }
+
+
+def save_personalised(model: nn.Module, about: dict[str, Any], path: Path | str) -> Path:
+    """Write a network's state and what is known about it."""
+    path = Path(path)
+    # Cloned: the format does not know tensors that share memory.
+    tensors = {name: t.detach().cpu().contiguous().clone() for name, t in model.state_dict().items()}
+    make_folder(path.parent)
+    atomic_write(path, save_tensors(tensors, metadata={ABOUT: json.dumps(about)}))
+    return path
+
+
+def file_stem(client: str) -> str:
+    """Return a client's name as that of a file: what would lead into another folder is written as its code.
+
+    >>> file_stem("Lyon/ward 3")
+    'Lyon%2Fward 3'
+    """
+    return re.sub(r"[/\\\0]", lambda found: f"%{ord(found[0]):02X}", client)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for networks, or refuse to go on where there can be none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot make {folder} for networks: {error.strerror}. Choose a folder you may write to."
+        ) from error
+
+
+def need_onnx() -> None:
+    """Refuse to go on where ONNX files cannot be written."""
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401 - torch's exporter needs it
+    except ImportError as error:
+        raise UsageError(f"ONNX needs the extra onnx: pip install 'fedatlas[onnx]' ({error}).") from error
+
+
+def export_onnx(model: nn.Module, inputs: Tensor, about: dict[str, Any], path: Path | str) -> Path:
+    """Write a network as ONNX: ``inputs`` to ``features`` and ``logits``, any number of examples at a time.
+
+    What is known about the network goes into the file's metadata under ``fedatlas``, as JSON.
+    """
+    need_onnx()
+    import onnx
+
+    path = Path(path)
+    make_folder(path.parent)
+    # The exporter speaks of torchvision, which is not needed, and of its own coming changes.
+    chatter = logging.getLogger("torch.onnx._internal.exporter._registration")
+    before = chatter.level
+    chatter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                model,
+                (inputs,),
+                input_names=["inputs"],
+                output_names=["features", "logits"],
+                dynamic_shapes=({0: torch.export.Dim("examples")},),
+                dynamo=True,
+                verbose=False,
+            )
+    finally:
+        chatter.setLevel(before)
+    assert program is not None
+    file = program.model_proto
+    onnx.helper.set_model_props(file, {ABOUT: json.dumps(about)})
+    atomic_write(path, file.SerializeToString())
+    return path
+
+
+def read_about(path: Path | str) -> dict[str, Any]:
+    """Return what a file of a personalised network says: client, classes, and how inputs are scaled."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about: dict[str, Any] = json.loads((file.metadata() or {})[ABOUT])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise RunFolderError(f"{path} is no file of a personalised network ({error}). Write one by save().") from error
+    return about
+
+
+def load_personalised(path: Path | str) -> nn.Module:
+    """Return the network of a file that ``Adapted.save`` wrote, ready for inference.
+
+    It takes what the client's batches are: images in [0, 1], less ``mean``, over ``std`` (see ``read_about``).
+    """
+    about = read_about(path)
+    if about["model"] is None:
+        raise UsageError(
+            f"{path} holds a network that was not built by name alone. Build it yourself, and load the file's tensors "
+            "(safetensors.torch.load_file) into it."
+        )
+    network: nn.Module = build_model(
+        about["model"],
+        num_classes=len(about["classes"]),
+        input_shape=tuple(about["input_shape"]),
+        vocabulary_size=about["vocabulary_size"],
+        **about["options"],
+    )
+    if about["buffers"] == "none":
+        network = without_running_statistics(network)
+    network = with_head_norm(network, about["head_norm"])
+    with safe_open(path, framework="pt") as file:
+        network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+    return network.eval().requires_grad_(False)

@@ -1,0 +1,121 @@
+"""A run's network for use: built again, with what was trained in it, and inputs made ready for it as in training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fedatlas.client.model import PERSONAL, Workbench
+from fedatlas.client.scoring import mean_personal
+from fedatlas.config.reopen import is_model_name, run_algorithm
+from fedatlas.data.dataset import DTYPES
+from fedatlas.data.loading.arrays import as_inputs
+from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.models import build_model
+from fedatlas.models.conditioned import bake
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.split import Split
+from fedatlas.seeds import Seeds
+from fedatlas.training.model import own_network
+from fedatlas.training.train import Model, extended
+
+if TYPE_CHECKING:
+    from fedatlas.runs.run import Run
+
+
+def trained_network(
+    run: Run, client: str | int | None = None, *, network: Model | None = None, algorithm: Algorithm | None = None
+) -> nn.Module:
+    """Return a run's network for inference, with a client's own parameters where clients have any."""
+    algorithm = _algorithm(run, algorithm)
+    number = None if client is None else _position(run, client)
+    seed = Seeds(**run.resolved["seeds"]).model
+    plain = _by_name(run, seed) if network is None else own_network(network, seed)
+    bench = Workbench(extended(plain, algorithm, seed), algorithm)
+    checkpoint = run.checkpoint()
+    state = checkpoint.state
+    wanted = {name: value.shape for name, value in bench.initial.items() if name not in bench.personal}
+    if {name: value.shape for name, value in {**state.shared, **state.buffers}.items()} != wanted:
+        raise UsageError(f"{run.folder} holds the parameters of another network; give network= as it was in training.")
+    if bench.personal and run.resolved["machine"]["engine"] == "flower":
+        raise UsageError(f"{run.folder}: what clients of {run.name} keep lies at their nodes, and not here.")
+    if bench.personal and number is None:
+        some = ", ".join(sorted(bench.personal)[:3])
+        raise UsageError(f"{run.name} keeps parameters with each client ({some}); say whose model: run.model(client).")
+    own, place = {}, None
+    if bench.personal and number is not None:
+        # As in the run's evaluations: own values, else for a newcomer the mean, else what its place starts with.
+        clients = run.resolved["federation"]["clients"]
+        held_out = clients[number]["held_out"]
+        own = checkpoint.clients[number].get(PERSONAL, {}) if number in checkpoint.clients else {}
+        if not own and held_out and algorithm.split.newcomers_take_the_mean:
+            own = mean_personal(checkpoint.clients)
+        place = sum(other["held_out"] == held_out for other in clients[:number])
+    bench.load(state.shared, state.buffers, own, place)
+    return bake(bench.model).eval().requires_grad_(False)
+
+
+def prepared_inputs(run: Run, inputs: Any) -> Tensor:
+    """Return examples, as ``from_arrays`` takes them, in the form in which the run's network was trained on them."""
+    kind, form = run.resolved["federation"]["kind"], run.resolved["federation"]["form"]
+    wanted = (DTYPES[kind], tuple(form["shape"]))
+    try:
+        tensor = torch.as_tensor(inputs)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"inputs must be an array of numbers, got {inputs!r:.80}. Give examples as the data set of {run.folder} "
+            "holds them."
+        ) from error
+    if (tensor.dtype, tuple(tensor.shape[1:])) != wanted:
+        tensor = as_inputs("inputs", tensor).to(tensor.device)
+    if (tensor.dtype, tuple(tensor.shape[1:])) != wanted:
+        shape = ", ".join(["N", *map(str, form["shape"])])
+        raise DataError(
+            f"{run.folder} was trained on {kind} of {wanted[0]} and shape ({shape}); got {tensor.dtype} of shape "
+            f"{tuple(tensor.shape)}. Give examples as its data set holds them; images may have their channels last."
+        )
+    if kind != "image":
+        return tensor
+    tensor = tensor.float().div_(255)
+    if form["mean"]:
+        mean, std = (torch.tensor(form[name], device=tensor.device).view(1, -1, 1, 1) for name in ("mean", "std"))
+        tensor = tensor.sub_(mean).div_(std)
+    return tensor
+
+
+def _algorithm(run: Run, given: Algorithm | None) -> Algorithm:
+    """Return what matters of a run's algorithm here: what it builds around the model, and what stays with clients."""
+    then = run.resolved["algorithm"]
+    if given is None and not then["extensions"] and then["split"]["part"] == Split.__name__:
+        return Algorithm(name=run.name, split=Split(buffers=then["split"]["buffers"]))
+    return run_algorithm(run, given)
+
+
+def _by_name(run: Run, seed: int) -> nn.Module:
+    model, form = run.resolved["model"], run.resolved["federation"]["form"]
+    if not is_model_name(model["name"]):
+        raise UsageError(
+            f"{run.folder} was trained with a model of your own, {model['name']}; give it, or the function that makes "
+            "it: run.model(network=...)."
+        )
+    return build_model(
+        model["name"],
+        num_classes=len(run.resolved["federation"]["classes"]),
+        input_shape=tuple(form["shape"]),
+        vocabulary_size=len(form["vocabulary"]),
+        seed=seed,
+        **model["options"],
+    )
+
+
+def _position(run: Run, client: str | int) -> int:
+    names = [one["name"] for one in run.resolved["federation"]["clients"]]
+    if isinstance(client, str):
+        if client not in names:
+            raise unknown_name("client", client, names)
+        return names.index(client)
+    if not isinstance(client, int) or not 0 <= client < len(names):
+        raise UsageError(f"client must be a name or a position in [0, {len(names)}), got {client!r}.")
+    return client

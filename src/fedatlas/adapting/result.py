@@ -1,0 +1,93 @@
+"""What adapting a run's model to one client took and gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fedatlas.adapting.export import about_network, export_onnx, save_personalised
+from fedatlas.parts.types import ClientScore, Tensors
+
+if TYPE_CHECKING:
+    from fedatlas.adapting.adapter import Adapter
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Adapted:
+    """A model that was adapted to one client, and what it took."""
+
+    client: str
+    domain: str | None
+    before: ClientScore
+    """On the client's test part, with the values it started from."""
+    after: ClientScore
+    num_examples: int
+    """Training examples that were used."""
+    num_steps: int
+    num_tuned: int
+    """How many numbers were tuned."""
+    start: Tensors
+    origin: str
+    """Where the start came from, in words."""
+    personal: Tensors
+    """The client's own parameters and running statistics."""
+    losses: list[float]
+    """Mean training loss of each round."""
+    curve: dict[int, ClientScore]
+    """Scores by round, where asked for."""
+    seconds: float
+    """Seconds of tuning, without tests; of clients that were tuned together, each has an equal part."""
+    bytes_received: int
+    """The size of the shared model, which the client must have."""
+    bytes_sent: int = 0
+    """Nothing leaves the client."""
+    adapter: Adapter
+
+    def __repr__(self) -> str:
+        tuned = f"{self.num_tuned:,} numbers tuned on {self.num_examples:,} examples"
+        scores = f"accuracy {self.before.accuracy:.3f} to {self.after.accuracy:.3f}"
+        return f"Adapted({self.client!r}, {scores}, {tuned})"
+
+    @property
+    def best(self) -> ClientScore:
+        """The score of highest accuracy among those measured after tuning began; optimistic, as it is on test data."""
+        return max([*self.curve.values(), self.after], key=lambda score: score.accuracy)
+
+    @property
+    def embedding(self) -> Tensor | None:
+        """The client's embedding, where it has one."""
+        name = self.adapter.embedding_name
+        return None if name is None else self.personal[name]
+
+    def model(self) -> nn.Module:
+        """Return the adapted network for inference: plain layers, in evaluation mode, nothing to train."""
+        return self.adapter.personalised(self.personal)
+
+    def save(self, path: Path | str) -> Path:
+        """Write the adapted network as safetensors; ``load_personalised`` reads it, without the run."""
+        about = about_network(self.adapter.run, self.adapter.algorithm, self.adapter.federation.data)
+        return save_personalised(self.model(), {"client": self.client, **about}, path)
+
+    def export_onnx(self, path: Path | str) -> Path:
+        """Write the adapted network as ONNX; needs the extra ``onnx``."""
+        about = about_network(self.adapter.run, self.adapter.algorithm, self.adapter.federation.data)
+        data = self.adapter.runner.data(self.adapter.position(self.client))
+        inputs = data.batch(torch.zeros(2, dtype=torch.int64, device=data.labels.device), None).inputs
+        return export_onnx(self.model().cpu(), inputs.cpu(), {"client": self.client, **about}, path)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the results as plain values, for a record."""
+        plain = ("client", "domain", "origin", "num_examples", "num_steps", "num_tuned", "losses", "seconds")
+        return {
+            "algorithm": self.adapter.algorithm.name,
+            **{name: getattr(self, name) for name in (*plain, "bytes_received", "bytes_sent")},
+            **{f"accuracy_{when}": getattr(self, when).accuracy for when in ("before", "after", "best")},
+            **{f"loss_{when}": getattr(self, when).loss for when in ("before", "after")},
+            "num_tested": self.after.num_examples,
+            "curve": {number: score.accuracy for number, score in self.curve.items()},
+            "embedding": None if self.embedding is None else self.embedding.tolist(),
+        }

@@ -1,0 +1,70 @@
+"""Functions of a user's own, named on a command line or in a config."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedatlas.errors import FedatlasError, UsageError
+
+_NOT_THEIRS = (str(Path(__file__).parents[1]), importlib.__file__, "<frozen ")
+"""How the names of files begin that call a user's own."""
+
+
+def find_function(text: str, what: str) -> Callable[..., Any]:
+    """Return the function that ``module:function`` or ``path/to/file.py:function`` names; ``what`` asks for it."""
+    place, _, name = text.rpartition(":")
+    if not place or not name:
+        raise UsageError(f"{what} must be module:function or path/to/file.py:function, got {text!r}.")
+    try:
+        own = Path(place).expanduser().resolve() if place.endswith(".py") else None
+        function: Callable[..., Any] = getattr(importlib.import_module(place) if own is None else _module(own), name)
+    except (ImportError, OSError, AttributeError) as error:
+        raise UsageError(f"{what} {text!r} cannot be found: {error}.") from error
+    except SyntaxError as error:
+        raise UsageError(f"{what} {text!r} cannot be read: {error}.") from error
+    except FedatlasError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{what} {text!r} cannot be loaded: {told(error)}.") from error
+    if not callable(function):
+        raise UsageError(f"{what} {text!r} is no function but of type {type(function).__name__}.")
+    return function
+
+
+def told(error: Exception) -> str:
+    """Return what an error in a user's own code says, and where it came up.
+
+    >>> told(ValueError("too small"))
+    'ValueError: too small'
+    """
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THEIRS)
+    ]
+    # The last line in the file where the user's code was entered; deeper down it may be a library's.
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}".removesuffix(".") + where
+
+
+@cache
+def _module(file: Path) -> ModuleType:
+    """Return a file's module, the same each time: classes that are made twice are not alike."""
+    spec = importlib.util.spec_from_file_location(f"own file {file}", file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for what their annotations name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
+    return module

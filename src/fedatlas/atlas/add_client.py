@@ -1,0 +1,48 @@
+"""Put a new client into an atlas, by the way its other clients came in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.encoders.registry import make_encoder
+from fedatlas.atlas.plain_sources import class_prototypes, feature_average, label_histogram
+from fedatlas.data.federation import Federation
+from fedatlas.errors import UsageError
+
+ENCODED = {"feature_average": feature_average, "class_prototypes": class_prototypes}
+
+
+def place_client(atlas: Atlas, federation: Federation, name: str) -> Atlas:
+    """Return the atlas with one client of a federation in it; one that is there already stays as it is.
+
+    Only that client's training examples are looked at, so the atlas's source must need nothing else: label histograms,
+    and feature averages and class prototypes of the built-in encoder. For others, such as Client2Vec's index, compute
+    the vector yourself and use ``atlas.add_client``.
+    """
+    if name in atlas.names:
+        return atlas
+    client = next(member for member in federation if member.name == name)
+    alone = replace(federation, clients=(replace(client, held_out=False),))
+    source = str(atlas.provenance.get("source"))
+    if source == "label_histogram":
+        own = label_histogram(alone)
+    elif source in ENCODED:
+        embeddings = make_encoder("builtin").encode(alone)
+        if embeddings.encoder != atlas.provenance.get("encoder"):
+            raise _cannot(name, f"its encoder is {atlas.provenance.get('encoder')}")
+        own = ENCODED[source](alone, embeddings)
+    else:
+        raise _cannot(name, f"its source is {source}")
+    if {half: rows.shape[1] for half, rows in own.halves.items()} != {h: r.shape[1] for h, r in atlas.halves.items()}:
+        raise _cannot(name, "its vectors have another width, as of other classes")
+    return atlas.add_client(
+        name, {half: rows[0] for half, rows in own.halves.items()}, len(client.train), client.domain
+    )
+
+
+def _cannot(name: str, why: str) -> UsageError:
+    return UsageError(
+        f"client {name!r} is not in the atlas and cannot be placed from here: {why}. Map it together with the others, "
+        "or add its vector with atlas.add_client."
+    )

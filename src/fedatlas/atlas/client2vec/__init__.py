@@ -1,0 +1,1 @@
+"""Client2Vec's index: its network and how it is trained."""

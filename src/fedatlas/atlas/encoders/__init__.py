@@ -1,0 +1,1 @@
+"""What turns examples into embeddings."""

@@ -1,0 +1,62 @@
+"""Groups of vectors, and their places in a plane.
+
+scikit-learn is imported where it is used: it takes seconds, and most runs have no need of it.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.atlas.grouping import group_clients
+from fedatlas.errors import UsageError, expect_number, unknown_name
+from fedatlas.seeds import derive
+
+
+def group_labels(points: Tensor, count: int, method: str, seed: int) -> Tensor:
+    """Return (points,) int64: the group of each point, numbered in the order of the groups' first points.
+
+    ``count`` is the most groups: points that hardly differ make fewer, and ``finch`` finds the number itself.
+    """
+    expect_number(count, "count of groups", whole=True)
+    if not 1 <= count <= len(points):
+        raise UsageError(f"count of groups must be in [1, {len(points)}], the number of clients; got {count}.")
+    # Spherical: the points are unit vectors, whose directions have no scales of their own.
+    return group_clients(points, count, method=method, covariance="spherical", seed=seed).labels
+
+
+def place(points: Tensor, method: str, seed: int) -> np.ndarray:
+    """Return (points, 2): a place for each point in a plane."""
+    if method == "pca":
+        return principal(points)
+    if method != "tsne":
+        raise unknown_name("method of mapping", method, ["pca", "tsne"])
+    if len(points) < 4:
+        raise UsageError(f"tsne needs at least 4 clients, got {len(points)}; use pca.")
+    from sklearn.manifold import TSNE
+
+    start = principal(points)
+    start = (1e-4 * start / max(float(start[:, 0].std()), 1e-12)).astype(np.float32)
+    perplexity = min(30.0, (len(points) - 1) / 3)
+    mapping = TSNE(perplexity=perplexity, init=start, random_state=_state(seed, "tsne"))
+    return np.asarray(mapping.fit_transform(points.numpy()))
+
+
+def principal(points: Tensor) -> np.ndarray:
+    """Return (points, 2): the first two principal components; the point farthest out has a positive coordinate."""
+    centred = points - points.mean(0)
+    # The smaller of the two product matrices: 100,000 clients of width 1,000, or 100 clients of width 25,000.
+    if len(centred) > centred.shape[1]:
+        vectors = torch.linalg.eigh((centred.T @ centred).double()).eigenvectors
+        found = centred.double() @ vectors[:, -2:].flip(1)
+    else:
+        values, vectors = torch.linalg.eigh((centred @ centred.T).double())
+        found = (vectors * values.clamp(min=0).sqrt())[:, -2:].flip(1)
+    farthest = found.gather(0, found.abs().argmax(0, keepdim=True))
+    found = torch.where(farthest < 0, -found, found)
+    places = torch.zeros(len(points), 2, dtype=torch.float64)
+    places[:, : found.shape[1]] = found
+    return np.asarray(places.numpy())
+
+
+def _state(seed: int, purpose: str) -> int:
+    return derive(seed, purpose) % 2**32

@@ -1,0 +1,188 @@
+"""``fedatlas adapt``: bring clients to a run that was trained without them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedatlas.cli.options import DataFolderOption, DeviceOption
+from fedatlas.cli.terminal import check_writable, friendly, output, print_lines, print_rows
+from fedatlas.errors import UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from fedatlas.adapting.adapter import Adapter
+    from fedatlas.adapting.result import Adapted
+    from fedatlas.atlas import Atlas
+
+STARTS = {"unit": "initial", "mean": "mean", "nearest": "nearest", "first": "first", "own": "own"}
+"""What ``--start`` takes, and what the adapter calls it."""
+
+
+def adapt(
+    run: Annotated[Path, typer.Argument(help="The folder of a run that `train` or `compare` made.")],
+    client: Annotated[
+        list[str] | None,
+        typer.Option("--client", help="A client's name; may be given many times; default all that were held out."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            "-d",
+            help="New clients' data, a name or a path as `train` takes it, in place of the run's clients.",
+        ),
+    ] = None,
+    data_folder: DataFolderOption = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--start",
+            help="Where tuning begins: unit (as the run's clients began), mean or first (of those that trained), "
+            "nearest (of them, by --atlas) or own (if it trained); default own, for newcomers the algorithm's choice.",
+        ),
+    ] = None,
+    atlas: Annotated[
+        Path | None,
+        typer.Option("--atlas", help="For --start nearest: a file that `fedatlas map` made of the run's clients."),
+    ] = None,
+    examples: Annotated[
+        int | None, typer.Option("--examples", help="Use only so many training examples of each client.")
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds of tuning.")] = 200,
+    steps: Annotated[int, typer.Option("--steps", help="Minibatches in each round.")] = 50,
+    lr: Annotated[
+        float | None,
+        typer.Option("--lr", help="The first learning rate; default the run's, for FedPCE's embedding 0.01."),
+    ] = None,
+    device: DeviceOption = "cpu",
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Let torch.compile fuse operations: for long tuning on a GPU.")
+    ] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save",
+            help="A folder for the adapted networks, one a client; earlier ones of the same clients are replaced.",
+        ),
+    ] = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="With --save: as ONNX too (needs the extra onnx).")] = False,
+) -> None:
+    """Tune what a run's algorithm keeps personal on new clients, and nothing else; test before and after."""
+    from fedatlas.adapting.adapter import Adapter
+    from fedatlas.adapting.export import file_stem, make_folder, need_onnx
+    from fedatlas.atlas import Atlas
+    from fedatlas.cli.run_config import check_device
+    from fedatlas.config.reopen import run_reading
+    from fedatlas.data import load_dataset
+    from fedatlas.runs.run import Run
+
+    with friendly():
+        check_device(device)
+        if start is not None and start not in STARTS:
+            raise unknown_name("start", start, STARTS)
+        if atlas is not None and start != "nearest":
+            raise UsageError("--atlas is for --start nearest only; give both, or neither.")
+        if data_folder is not None and data is None:
+            raise UsageError("--data-folder says where --data lies; give --data NAME.")
+        if onnx and save is None:
+            raise UsageError("--onnx says how to save; give --save FOLDER.")
+        if onnx:
+            need_onnx()
+        if save is not None:
+            check_writable("--save", save)
+            make_folder(save)
+        options = {} if data is None else run_reading(Run(run), data)
+        given = None if data is None else load_dataset(data, data_folder=data_folder, options=options)
+        adapter = Adapter(Run(run), data=given, device=device)
+        if adapter.round < (asked := adapter.run.resolved["training"]["rounds"]):
+            said = f"{run} is at round {adapter.round} of {asked}: its model is not trained to the end."
+            warnings.warn(said, stacklevel=1)
+        chosen = list(dict.fromkeys(client)) if client else None
+        if chosen is None and given is not None:
+            chosen = [member.name for member in adapter.federation]
+        if chosen is None and not adapter.held_out:
+            raise UsageError(f"{run} held no client out; name one by --client, or bring one by --data.")
+        found = None if atlas is None else Atlas.load(atlas)
+        if found is not None:
+            if given is not None:
+                _refuse_namesakes(adapter, found, chosen or [])
+            found = _placed(adapter, found, chosen or adapter.held_out)
+        results = adapter.adapt_all(
+            chosen,
+            rounds=rounds,
+            steps=steps,
+            lr=lr,
+            start=None if start is None else STARTS[start],  # type: ignore[arg-type]
+            atlas=found,
+            examples=examples,
+            compile=compile,
+        )
+        kept = adapter.keep(results)
+        print_adapted(results)
+        for adapted in results if save is not None else ():
+            assert save is not None
+            stem = file_stem(adapted.client)
+            _write(adapted.save, save / f"{stem}.safetensors")
+            if onnx:
+                _write(adapted.export_onnx, save / f"{stem}.onnx")
+        output.print(f"record: {kept}", highlight=False, soft_wrap=True)
+
+
+def print_adapted(results: list[Adapted]) -> None:
+    """Print one row a client, and each one's few numbers where it has an embedding."""
+    rows = [
+        {
+            "client": one.client,
+            "domain": one.domain or "",
+            "before": f"{100 * one.before.accuracy:.1f}",
+            "after": f"{100 * one.after.accuracy:.1f}",
+            "examples": f"{one.num_examples:,}",
+            "steps": f"{one.num_steps:,}",
+            "numbers_tuned": f"{one.num_tuned:,}",
+            "seconds": f"{one.seconds:.1f}",
+            "bytes_received": f"{one.bytes_received:,}",
+            "sent": f"{one.bytes_sent:,}",
+        }
+        for one in results
+    ]
+    origins = {one.client: one.origin for one in results}
+    same = len(set(origins.values())) == 1
+    print_rows(rows, "accuracies in percent" + (f"; start: {results[0].origin}" if same else ""))
+    if not same:
+        print_lines("where they started", origins)
+    numbers = {one.client: one.embedding for one in results if one.embedding is not None}
+    if numbers:
+        print_lines(
+            "their numbers", {name: " ".join(f"{value:.3f}" for value in own.tolist()) for name, own in numbers.items()}
+        )
+
+
+def _write(save: Callable[[Path], Path], path: Path) -> None:
+    """Write a network, and say where; and that an earlier one was there, which may have been another run's."""
+    earlier = " (in place of an earlier one)" if path.exists() else ""
+    output.print(f"network: {save(path)}{earlier}", highlight=False, soft_wrap=True)
+
+
+def _refuse_namesakes(adapter: Adapter, atlas: Atlas, clients: list[str]) -> None:
+    """Refuse new clients that the atlas would take for others, which trained or were held out."""
+    from fedatlas.data.dataset import first_few
+
+    known = {client["name"] for client in adapter.run.resolved["federation"]["clients"]}
+    if alike := [name for name in clients if name in known and name in atlas.names]:
+        raise UsageError(
+            f"--data: {first_few(alike)}: a client of {adapter.run.folder} has that name, and the atlas holds that "
+            "client's vector. Give the new client another name (its owner, domain or file)."
+        )
+
+
+def _placed(adapter: Adapter, atlas: Atlas, clients: list[str]) -> Atlas:
+    """Return the atlas with the clients in it, each placed as the atlas's own source places clients."""
+    from fedatlas.atlas.add_client import place_client
+
+    for name in clients:
+        atlas = place_client(atlas, adapter.federation, name)
+    return atlas

@@ -1,0 +1,249 @@
+"""``fedatlas flower``: from a config to a federation of machines. Encrypted and authenticated unless told otherwise."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedatlas.cli.options import SetOption
+from fedatlas.cli.terminal import friendly, output, print_rows
+from fedatlas.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedatlas.flower.deploy.keys import KeyFolder
+
+app = typer.Typer(no_args_is_help=True, help="Run over a network, on Flower: keys, server, nodes, runs.")
+
+KeysOption = Annotated[Path | None, typer.Option("--keys", help="The folder that `fedatlas flower keys` made.")]
+InsecureOption = Annotated[bool, typer.Option("--insecure", help="No encryption and no keys: for trials only.")]
+StateOption = Annotated[Path, typer.Option("--state", help="A folder for this party's own files.")]
+SuperLinkOption = Annotated[str, typer.Option("--superlink", help="Where the server listens, HOST:PORT.")]
+LOCAL = "127.0.0.1:8000"
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where to write the app.")],
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file of settings.")] = None,
+    set_: SetOption = None,
+    run_folder: Annotated[Path | None, typer.Option("--run-folder", help="Where the server keeps the run.")] = None,
+) -> None:
+    """Write a Flower app that trains what a config says; `flwr run` takes it as it is."""
+    with friendly():
+        _need_flower()
+        from fedatlas.config.config import Config
+        from fedatlas.flower.deploy.template import write_app
+
+        path = write_app(folder, Config.load(config, set_ or ()), run_folder=run_folder)
+        output.print(f"app: {path}\nrun it: flwr run {path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def keys(
+    folder: Annotated[Path, typer.Argument(help="Where the keys go; what is there stays.")],
+    node: Annotated[list[str] | None, typer.Option("--node", help="A client's name; may be given many times.")] = None,
+    host: Annotated[
+        list[str] | None, typer.Option("--host", help="A name or address of the server; may be given many times.")
+    ] = None,
+) -> None:
+    """Make a development authority, the server's certificate and a key for every node."""
+    with friendly():
+        _need_flower()
+        from fedatlas.flower.deploy.keys import LOCAL as LOOPBACK
+        from fedatlas.flower.deploy.keys import make_keys
+
+        made = make_keys(folder, nodes=node or [], hosts=[*(host or []), *LOOPBACK])
+        output.print(
+            f"authority: {made.authority} (give it to all; keep ca.key offline)\n"
+            f"server: {made.certificate}, {made.server_key}\n"
+            f"nodes: {', '.join(made.names()) or 'none'} (give each its own .key only)",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+@app.command()
+def server(
+    keys: KeysOption = None,
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option("--port", help="The port to listen on.")] = 8000,
+    state: StateOption = Path("flower-server"),
+    insecure: InsecureOption = False,
+) -> None:
+    """Start the SuperLink, which nodes connect to and runs are sent to."""
+    with friendly():
+        _need_flower()
+        from fedatlas.flower.deploy.launch import environment, superlink_command
+
+        state.mkdir(parents=True, exist_ok=True)
+        command = superlink_command(
+            _keys(keys, insecure), host=host, port=port, database=state.resolve() / "superlink.db"
+        )
+        _become(command, environment(state.resolve() / "flwr"))
+
+
+@app.command()
+def register(
+    keys: KeysOption = None,
+    superlink: SuperLinkOption = LOCAL,
+    node: Annotated[list[str] | None, typer.Option("--node", help="A client's name; else all that have a key.")] = None,
+    state: StateOption = Path("flower-server"),
+) -> None:
+    """Let nodes in: register their public keys at the server, each under its client's name."""
+    with friendly():
+        _need_flower()
+        from fedatlas.flower.deploy.launch import CONNECTION, flwr, write_connection
+
+        folder = _keys(keys, False)
+        assert folder is not None
+        home = state.resolve() / "flwr"
+        write_connection(home, superlink, folder.authority)
+        for name in node or folder.names():
+            flwr(home, "supernode", "register", str(folder.public_key(name)), CONNECTION, "--name", name)
+            output.print(f"registered {name}", highlight=False)
+
+
+@app.command()
+def node(
+    client: Annotated[str, typer.Option("--client", help="The client's name, under which its key is registered.")],
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", help="Its data: a folder of pictures, an .npz or a table.")
+    ] = None,
+    loader: Annotated[
+        str | None,
+        typer.Option("--loader", help="Loads its data in place of --data: module:function or FILE.py:function."),
+    ] = None,
+    superlink: SuperLinkOption = LOCAL,
+    authority: Annotated[Path | None, typer.Option("--authority", help="The authority's ca.pem.")] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="This node's own .key.")] = None,
+    domain: Annotated[str | None, typer.Option("--domain", help="The client's domain, told to the server.")] = None,
+    held_out: Annotated[bool, typer.Option("--held-out", help="Test here, but never train.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Begin anew if the client's memory is gone.")] = False,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
+    port: Annotated[int, typer.Option("--port", help="A port of this machine, one for each node.")] = 9094,
+    state: StateOption = Path("flower-node"),
+    insecure: InsecureOption = False,
+) -> None:
+    """Start a client's SuperNode, which holds its data and what it remembers."""
+    with friendly():
+        _need_flower()
+        from fedatlas.cli.run_config import check_device
+        from fedatlas.data.loading.catalogue import DATASETS
+        from fedatlas.flower.deploy.launch import environment, speaks_tls, supernode_command
+
+        check_device(device)
+        if not insecure and (authority is None or key is None):
+            raise UsageError("give --authority ca.pem and --key NAME.key, or --insecure for a trial without either.")
+        if insecure and speaks_tls(superlink):
+            raise UsageError(f"{superlink} speaks TLS and lets in no node without it; leave out --insecure.")
+        for path in (authority, key):
+            if path is not None and not path.exists():
+                raise UsageError(f"there is no {path}.")
+        memory = state.resolve() / "memory" / client
+        settings: dict[str, Any] = {"client": client, "memory": str(memory), "device": device}
+        if data is not None and not Path(data).exists() and data.lower().replace("-", "_") not in DATASETS:
+            raise UsageError(f"--data: there is no file or folder {data}. Give the path of this client's data.")
+        given = {"data": data if data is None or not Path(data).exists() else str(Path(data).resolve())}
+        given |= {"loader": loader, "domain": domain}
+        settings |= {name: value for name, value in given.items() if value is not None}
+        settings |= {"held-out": True} if held_out else {}
+        settings |= {"forget": True} if forget else {}
+        command = supernode_command(
+            superlink=superlink,
+            port=port,
+            settings=settings,
+            authority=None if insecure else authority,
+            key=None if insecure else key,
+            insecure=insecure,
+        )
+        _become(command, environment(state.resolve() / "flwr"))
+
+
+@app.command()
+def run(
+    folder: Annotated[Path, typer.Argument(help="An app that `fedatlas flower init` wrote.")],
+    superlink: SuperLinkOption = LOCAL,
+    authority: Annotated[Path | None, typer.Option("--authority", help="The authority's ca.pem.")] = None,
+    set_: SetOption = None,
+    run_folder: Annotated[Path | None, typer.Option("--run-folder", help="Where the server keeps the run.")] = None,
+    adapt: Annotated[bool, typer.Option("--adapt", help="Bring newcomers to the run that is there.")] = False,
+    state: StateOption = Path("flower-server"),
+    insecure: InsecureOption = False,
+) -> None:
+    """Send an app to the server and show its log; a run that was killed goes on where it was."""
+    with friendly():
+        _need_flower()
+        from fedatlas.flower.deploy.launch import follow_run, start_run, write_connection
+        from fedatlas.flower.deploy.template import app_config
+
+        if authority is None and not insecure:
+            raise UsageError("give --authority ca.pem, or --insecure where the server was started so.")
+        app_config(folder, set_ or ())  # what is wrong with it is better told here than on the server
+        home = state.resolve() / "flwr"
+        write_connection(home, superlink, authority)
+        values: dict[str, Any] = {"settings": "; ".join(set_)} if set_ else {}
+        values |= {"folder": str(run_folder)} if run_folder else {}
+        values |= {"task": "adapt"} if adapt else {}
+        follow_run(home, start_run(home, folder, values))
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Argument(help="Where everything goes.")] = Path("runs/deploy-demo"),
+    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds.")] = 3,
+) -> None:
+    """A server and six nodes on this machine: an atlas, a training, a late joiner, and what each party sent."""
+    with friendly():
+        _need_flower()
+        from fedatlas.flower.deploy.demo import run_deploy_demo
+
+        run_deploy_demo(folder, rounds=rounds)
+
+
+@app.command()
+def measure(
+    to: Annotated[Path | None, typer.Option("--to", help="A Markdown file for the tables.")] = None,
+    rounds: Annotated[int, typer.Option("--rounds", "-r", help="Rounds of each run.")] = 3,
+    nodes: Annotated[int, typer.Option("--nodes", help="How many nodes.")] = 5,
+) -> None:
+    """Seconds a round over loopback beside the simulator's, and the bytes each way, by algorithm."""
+    with friendly():
+        _need_flower()
+        from fedatlas.flower.measuring import measure_seconds, measure_sizes, report
+
+        sizes = measure_sizes(num_nodes=nodes)
+        print_rows([row.words() for row in sizes], "bytes down to and up from a client, means")
+        seconds = measure_seconds(rounds=rounds, num_nodes=nodes)
+        print_rows([row.words() for row in seconds], "seconds a round, training and test, medians")
+        if to is not None:
+            report(sizes, seconds, to, rounds=rounds, num_nodes=nodes)
+            output.print(f"tables: {to}", highlight=False, soft_wrap=True)
+
+
+def _need_flower() -> None:
+    try:
+        import flwr  # noqa: F401
+    except ImportError:
+        raise UsageError("Flower is not installed; install it with pip install 'fedatlas[flower]'.") from None
+
+
+def _keys(folder: Path | None, insecure: bool) -> KeyFolder | None:
+    from fedatlas.flower.deploy.keys import KeyFolder
+
+    if insecure:
+        return None
+    if folder is None or not (folder / "ca.pem").exists():
+        raise UsageError(
+            "give --keys FOLDER, as `fedatlas flower keys FOLDER --node NAME` makes it; a server without encryption "
+            "and keys needs --insecure."
+        )
+    return KeyFolder(folder.resolve())
+
+
+def _become(command: Sequence[str], environment: dict[str, str]) -> None:
+    """Go on as another program, so that signals and the exit status are its own."""
+    os.execve(command[0], list(command), environment)

@@ -1,0 +1,1 @@
+"""What runs on a client: its data, its model, its training."""

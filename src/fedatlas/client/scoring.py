@@ -1,0 +1,61 @@
+"""Clients' scores from what a model made of examples, each of which is looked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.client.model import PERSONAL
+from fedatlas.data.federation import Federation
+from fedatlas.parts.types import ClientScore, Memory, Tensors
+
+
+def client_score(client: int, correct: Tensor, losses: Tensor) -> ClientScore:
+    """Return a client's score from its examples' outcomes."""
+    return ClientScore(
+        client=client, num_examples=len(correct), num_correct=int(correct.sum()), loss=float(losses.double().mean())
+    )
+
+
+class TestParts:
+    """The test parts of clients that share a model; often all clients of a domain have the same one."""
+
+    __test__ = False
+
+    def __init__(self, federation: Federation, clients: Sequence[int]) -> None:
+        self.clients = list(clients)
+        numbers: dict[bytes, int] = {}
+        different: list[Tensor] = []
+        self._numbers = []
+        """Which of the different parts each client has."""
+        for client in clients:
+            test = federation.clients[client].test
+            number = numbers.setdefault(test.cpu().numpy().tobytes(), len(different))
+            self._numbers.append(number)
+            if number == len(different):
+                different.append(test)
+        self.examples, self._places = torch.cat(different).unique(return_inverse=True)
+        self._sizes = [len(part) for part in different]
+
+    def scores(self, correct: Tensor, losses: Tensor) -> list[ClientScore]:
+        """Return the clients' scores, given the outcomes of ``examples``."""
+        starts = np.concatenate([[0], np.cumsum(self._sizes)[:-1]])
+        right = np.add.reduceat(correct[self._places].cpu().numpy().astype(np.int64), starts)
+        loss = np.add.reduceat(losses[self._places].cpu().double().numpy(), starts) / np.asarray(self._sizes)
+        found = list(zip(self._sizes, right.tolist(), loss.tolist(), strict=True))
+        told = ((client, *found[number]) for client, number in zip(self.clients, self._numbers, strict=True))
+        return [ClientScore(client=c, num_examples=size, num_correct=r, loss=m) for c, size, r, m in told]
+
+
+def mean_personal(memory: Mapping[int, Memory]) -> Tensors:
+    """Return the mean of the own parameters of the clients that trained: where a new client's may start."""
+    known = [client for client in sorted(memory) if PERSONAL in memory[client]]
+    mean: Tensors = {}
+    for client in known:  # one at a time: all together may be more than fits
+        own = memory[client][PERSONAL]
+        mean = mean or {name: torch.zeros_like(tensor) for name, tensor in own.items()}
+        torch._foreach_add_(list(mean.values()), [own[name] for name in mean], alpha=1 / len(known))
+    return mean

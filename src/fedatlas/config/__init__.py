@@ -1,0 +1,1 @@
+"""TOML configs and what they build."""

@@ -1,0 +1,120 @@
+"""An npz file as a Dataset."""
+
+import difflib
+import warnings
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedatlas.data.dataset import Dataset, first_few
+from fedatlas.data.images import decode_images
+from fedatlas.data.loading.arrays import from_arrays
+from fedatlas.errors import DataError, UsageError
+
+Array = NDArray[Any]
+BESIDE = ("classes", "domain", "is_test", "mean", "owner", "std", "vocabulary")
+"""Arrays that may stand beside inputs and labels."""
+WHOLE, SPLIT = ("x", "y", "webp", "offset"), ("x_train", "y_train", "x_test", "y_test")
+
+
+def from_npz(path: str | Path, *, name: str | None = None) -> Dataset:
+    """Return a Dataset from an npz file.
+
+    The arrays are named ``x``, ``y``; or ``x_train``, ``y_train``, ``x_test``, ``y_test``; or ``<domain>_x``,
+    ``<domain>_y`` for each domain. ``classes`` names the classes, ``vocabulary`` the tokens, ``mean`` and ``std`` scale
+    the images; ``domain``, ``owner`` and ``is_test`` may stand beside (with a test part: training first, then test).
+    In place of pixels there may be packed WebP pictures: ``webp`` and ``offset`` for ``x``, ``<part>_webp`` and
+    ``<part>_offset`` for a part.
+    """
+    file = Path(path)
+    arrays = read_npz(file)
+    parts = _parts(file, arrays)
+    _check_names(file, arrays, parts)
+    names = list(parts)
+    extra: dict[str, Any] = {key: arrays[key] for key in ("domain", "owner", "is_test") if key in arrays}
+    counts = [len(y) for _, y in parts.values()]
+    if "test" in parts and set(names) <= {"train", "test"}:
+        extra["is_test"] = np.repeat([part == "test" for part in names], counts)
+    elif names != ["all"]:
+        extra["domain"] = np.repeat(names, counts)
+    shapes = {part: x.shape[1:] for part, (x, _) in parts.items()}
+    if len(set(shapes.values())) > 1:
+        raise DataError(f"{file}: all parts must be of one shape, got {shapes}. Resize them to one size.")
+    return from_arrays(
+        np.concatenate([x for x, _ in parts.values()]),
+        np.concatenate([y for _, y in parts.values()]),
+        name=name or file.stem,
+        classes=[str(c) for c in arrays["classes"]] if "classes" in arrays else None,
+        vocabulary=[str(token) for token in arrays.get("vocabulary", ())],
+        **{key: arrays[key].astype(float).tolist() for key in ("mean", "std") if key in arrays},
+        **extra,
+    )
+
+
+def read_npz(file: Path) -> dict[str, Array]:
+    """Return the arrays of an npz file, never unpickling anything."""
+    if not file.is_file():
+        raise UsageError(f"{file}: there is no such file. Check the path.")
+    # Asked first: numpy would take another kind of file for a pickle, and say how to load it unsafely.
+    if not zipfile.is_zipfile(file):
+        raise DataError(f"{file}: is no npz file, or a part of one. Write it whole with numpy.savez, or rename it.")
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return {key: arrays[key] for key in arrays.files}
+    except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as reason:
+        raise DataError(
+            f"{file}: cannot be read as an npz file ({reason}). Write it with numpy.savez, without objects."
+        ) from reason
+
+
+def _parts(file: Path, arrays: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
+    """Return (x, y) of each part of an npz file: ``all``, or ``train`` and ``test``, or one for each domain."""
+    keys = {"all": ("x", "webp", "offset", "y")}
+    for key in arrays:
+        if key in ("x_train", "x_test"):
+            part = key.removeprefix("x_")
+            keys[part] = (key, "", "", f"y_{part}")
+        elif key.endswith(("_x", "_webp")):
+            part = key.rpartition("_")[0]
+            keys[part] = (f"{part}_x", f"{part}_webp", f"{part}_offset", f"{part}_y")
+    parts = {}
+    for part, (x, webp, offset, y) in keys.items():
+        if x not in arrays and webp not in arrays:
+            continue
+        missing = [key for key in ((y,) if x in arrays else (y, offset)) if key not in arrays]
+        if missing:
+            raise DataError(f"{file}: holds {x if x in arrays else webp} but not {missing[0]}. Add it.")
+        images = arrays[x] if x in arrays else decode_images(arrays[webp], arrays[offset], f"{file}: {webp}")
+        parts[part] = (images, arrays[y])
+    if not parts:
+        raise DataError(
+            f"{file}: found {sorted(arrays)}; wanted x and y, or x_train, y_train, x_test, y_test, or <domain>_x and "
+            "<domain>_y for each domain."
+        )
+    if "all" in parts and len(parts) > 1:
+        raise DataError(f"{file}: holds both x and {sorted(set(parts) - {'all'})}; keep one of the two forms.")
+    return parts
+
+
+def _check_names(file: Path, arrays: Iterable[str], parts: Iterable[str]) -> None:
+    """Refuse an array whose name is nearly one that is read, and warn of others that are not."""
+    known = {*BESIDE, *WHOLE, *SPLIT, *(f"{part}_{kind}" for part in parts for kind in WHOLE)}
+    missing = [name for name in (*BESIDE, *SPLIT) if name not in arrays]
+    strange = [name for name in arrays if name not in known]
+    for name in strange:
+        # Where the right name stands there too, this one is something else, such as the domains' names.
+        if near := difflib.get_close_matches(name.lower(), missing, n=1, cutoff=0.8):
+            raise DataError(
+                f"{file}: unknown array {name!r}. Did you mean {near[0]!r}? Rename it, or leave it out if it is "
+                "something else."
+            )
+    if strange:
+        warnings.warn(
+            f"{file}: left out {'an array' if len(strange) == 1 else 'arrays'} of unknown name: {first_few(strange)}. "
+            f"Beside inputs and labels are read: {', '.join(BESIDE)}; owner is the client of each example.",
+            stacklevel=3,
+        )

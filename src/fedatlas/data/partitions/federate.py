@@ -1,0 +1,250 @@
+"""From a data set and a partition to a federation."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.data.dataset import Dataset, first_few
+from fedatlas.data.federation import Client, Federation
+from fedatlas.data.partitions.basic import (
+    ByDomain,
+    Dirichlet,
+    Exponential,
+    Iid,
+    Indices,
+    Linear,
+    NaturalId,
+    Partition,
+    Pathological,
+    Quantity,
+    Shard,
+    Share,
+    Square,
+)
+from fedatlas.data.partitions.degradations import Degraded
+from fedatlas.data.partitions.domain_imbalance import DomainImbalance
+from fedatlas.errors import DataError, UsageError, expect, unknown_name
+from fedatlas.seeds import numpy_generator
+
+PARTITIONS: dict[str, Any] = {
+    "by-domain": ByDomain,
+    "degraded": Degraded,
+    "dirichlet": Dirichlet,
+    "domain-imbalance": DomainImbalance,
+    "exponential": Exponential,
+    "iid": Iid,
+    "linear": Linear,
+    "natural-id": NaturalId,
+    "pathological": Pathological,
+    "quantity": Quantity,
+    "shard": Shard,
+    "square": Square,
+}
+"""The partitions by name; the first line of each one's docstring says what it does."""
+
+TESTS = ("all", "client", "domain")
+HeldOut = int | float | str | Sequence[str]
+
+
+def federate(
+    data: Dataset,
+    partition: Partition,
+    *,
+    test: str = "client",
+    test_fraction: float = 0.25,
+    held_out: HeldOut = 0,
+    seed: int = 0,
+) -> Federation:
+    """Return the federation that a partition makes of a data set.
+
+    ``test`` says what a client is tested on. ``"client"``: its own examples; a given test part (``is_test``) is mixed
+    in, so clients train on most of it: all examples are partitioned together, and ``test_fraction`` of each client's
+    are set apart. ``"domain"``: the given test part of its domain; only the training part is partitioned. ``"all"``:
+    the whole given test part, and none of it is trained on. Data without a test part are split here for these two,
+    ``test_fraction`` of each class of each domain.
+
+    ``held_out`` clients, a number or a fraction, never train. They are drawn as evenly over the domains as can be, and
+    every domain keeps one that trains. Or they are named: clients, or domains with all their clients.
+
+        >>> from fedatlas.data import ByDomain, federate, load_dataset
+        >>> federation = federate(load_dataset("digits"), ByDomain(clients_per_domain=4), held_out=5)
+        >>> len(federation), len(federation.training_ids)
+        (20, 15)
+    """
+    expect(data, Dataset, "federate(data) must be a data set", "Write fedatlas.load_dataset(...) or from_arrays(...).")
+    if isinstance(partition, type | str) or not hasattr(partition, "assign"):
+        title = partition.__name__ if isinstance(partition, type) else "Dirichlet"
+        title = PARTITIONS[partition].__name__ if isinstance(partition, str) and partition in PARTITIONS else title
+        do = f"Write fedatlas.data.{title}(...), with its settings."
+        expect(partition, (), "federate(partition) must be a partition", do)
+    if test not in TESTS:
+        raise unknown_name("test", test, TESTS)
+    if not 0 < test_fraction < 1:
+        raise UsageError(f"test_fraction must be in (0, 1), got {test_fraction}.")
+    rng = numpy_generator(seed, "partition")
+    if test == "client":
+        shares = partition.assign(data, rng)
+        clients = [_split_inside(share, test_fraction, seed, i) for i, share in enumerate(shares)]
+    else:
+        is_test = _test_split(data, test_fraction, seed)
+        training = np.flatnonzero(~is_test)
+        shares = [_moved(share, training) for share in partition.assign(_take(data, training), rng)]
+        clients = [_tested_outside(data, share, is_test, test) for share in shares]
+    clients = [replace(client, domain=client.domain or _only_domain(data, client)) for client in clients]
+    if isinstance(partition, NaturalId) and data.domain is not None:
+        _tell_mixed(data, clients)
+    if isinstance(held_out, int | float):
+        chosen = _choose_held_out(clients, held_out, seed)
+    else:
+        chosen = _named(clients, [held_out] if isinstance(held_out, str) else held_out)
+    return Federation(
+        data=data,
+        clients=tuple(replace(client, held_out=i in chosen) for i, client in enumerate(clients)),
+        partition=_line(partition, test, test_fraction, held_out, seed),
+    )
+
+
+def _line(partition: Partition, test: str, test_fraction: float, held_out: HeldOut, seed: int) -> str:
+    name = repr(partition)
+    if is_dataclass(partition):
+        settings = ((field.name, getattr(partition, field.name)) for field in fields(partition))
+        given = ", ".join(f"{title}={value!r}" for title, value in settings if value is not None)
+        name = f"{type(partition).__name__}({given})"
+    aside = f"{test_fraction:g} of each client's examples for test" if test == "client" else f"test on {test}"
+    apart = f"{held_out:g}" if isinstance(held_out, int | float) else repr(held_out)
+    return f"{name}, {aside}, {apart} held out, seed {seed}"
+
+
+def _split_inside(share: Share, test_fraction: float, seed: int, place: int) -> Client:
+    if share.test is not None:
+        return _client(share, share.indices, share.test)
+    order = numpy_generator(seed, "partition", "test", place).permutation(share.indices)
+    # At least one on both sides; a single example trains.
+    num_test = min(max(1, round(test_fraction * len(order))), max(0, len(order) - 1))
+    return _client(share, order[num_test:], order[:num_test])
+
+
+def _tested_outside(data: Dataset, share: Share, is_test: np.ndarray[Any, np.dtype[np.bool_]], test: str) -> Client:
+    if test == "all":
+        return _client(share, share.indices, np.flatnonzero(is_test))
+    if data.domain is None:
+        raise UsageError(f'test="domain" needs domains, and {data.name} has none. Use test="all" or test="client".')
+    domain = data.domain.cpu().numpy()
+    own = np.unique(domain[share.indices])
+    if len(own) != 1:
+        names = ", ".join(data.domains[i] for i in own) or "none"
+        raise UsageError(
+            f'test="domain" needs clients of one domain each; {share.name} has examples of {names}. '
+            'Use test="all" or test="client", or another partition.'
+        )
+    return _client(share, share.indices, np.flatnonzero(is_test & (domain == own[0])))
+
+
+def _client(share: Share, train: Indices, test: Indices) -> Client:
+    if len(train) == 0:
+        raise DataError(
+            f"client {share.name} gets no training examples. Use fewer clients, or a partition with min_samples."
+        )
+    return Client(
+        name=share.name, train=_sorted(train), test=_sorted(test), domain=share.domain, transform=share.transform
+    )
+
+
+def _sorted(indices: Indices) -> Tensor:
+    return torch.from_numpy(np.sort(indices).astype(np.int64))
+
+
+def _test_split(data: Dataset, test_fraction: float, seed: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return the official test split, or one made by a draw inside each class of each domain."""
+    if data.is_test is not None:
+        official: np.ndarray[Any, np.dtype[np.bool_]] = data.is_test.cpu().numpy().astype(bool)
+        if official.all() or not official.any():
+            raise DataError(
+                f"{data.name}: the official split has no {'training' if official.all() else 'test'} part. "
+                'Add one, or use test="client", which mixes and splits each client\'s examples.'
+            )
+        return official
+    group = data.labels.cpu().numpy()
+    if data.domain is not None:
+        group = group + len(data.classes) * data.domain.cpu().numpy()
+    mixed = numpy_generator(seed, "partition", "split").permutation(len(group))
+    order = mixed[np.argsort(group[mixed], kind="stable")]
+    sizes = np.bincount(group)
+    place = np.arange(len(order)) - np.repeat(sizes.cumsum() - sizes, sizes)
+    is_test = np.zeros(len(group), bool)
+    is_test[order] = place < np.round(test_fraction * np.repeat(sizes, sizes))
+    return is_test
+
+
+def _take(data: Dataset, indices: Indices) -> Dataset:
+    """Return a data set of some of the examples; a leading run shares the memory."""
+    kept = torch.from_numpy(indices)
+    run = len(indices) > 0 and int(indices[-1]) == len(indices) - 1
+
+    def part(values: Tensor) -> Tensor:
+        return values[: len(indices)] if run else values[kept.to(values.device)]
+
+    return replace(
+        data,
+        inputs=part(data.inputs),
+        labels=part(data.labels),
+        domain=None if data.domain is None else part(data.domain),
+        owner=None if data.owner is None else part(data.owner),
+        is_test=None,
+    )
+
+
+def _moved(share: Share, indices: Indices) -> Share:
+    """Return a share of the training part as a share of the whole; it is tested outside, whatever it set apart."""
+    return replace(share, indices=indices[share.indices], test=None)
+
+
+def _only_domain(data: Dataset, client: Client) -> str | None:
+    if data.domain is None:
+        return None
+    own = np.unique(data.domain.cpu().numpy()[client.train.numpy()])
+    return data.domains[int(own[0])] if len(own) == 1 else None
+
+
+def _tell_mixed(data: Dataset, clients: list[Client]) -> None:
+    """Warn of owners in several domains: the file names domains, and results would not say why some lack one."""
+    mixed = [client.name for client in clients if client.domain is None]
+    if mixed:
+        warnings.warn(
+            f"{data.name}: {len(mixed)} of {len(clients)} owners have examples of several domains and count for none, "
+            f"so results by domain leave them out: {first_few(mixed)}.",
+            stacklevel=3,
+        )
+
+
+def _named(clients: list[Client], names: Sequence[str]) -> set[int]:
+    """Return the clients that are named, or whose domain is."""
+    known = {client.name for client in clients} | {client.domain for client in clients if client.domain is not None}
+    for name in names:
+        if name not in known:
+            raise unknown_name("client or domain in held_out", name, known)
+    return {i for i, client in enumerate(clients) if client.name in names or client.domain in names}
+
+
+def _choose_held_out(clients: list[Client], held_out: int | float, seed: int) -> set[int]:
+    """Return the positions of the clients that never train: round and round over the domains, one each."""
+    count = held_out if isinstance(held_out, int) else round(held_out * len(clients))
+    if held_out < 0 or (isinstance(held_out, float) and held_out >= 1):
+        raise UsageError(f"held_out must be a number of clients or a fraction in [0, 1), got {held_out}.")
+    order = numpy_generator(seed, "partition", "held-out").permutation(len(clients)).tolist()
+    by_domain: dict[str | None, list[int]] = {}
+    for i in order:
+        by_domain.setdefault(clients[i].domain, []).append(i)
+    free = [members[:-1] for members in by_domain.values()]
+    turns = [members[turn] for turn in range(max(map(len, free))) for members in free if turn < len(members)]
+    if count > len(turns):
+        raise UsageError(
+            f"held_out={held_out} of {len(clients)} clients is too many: at most {len(turns)} can be held out, as "
+            "every domain keeps one that trains. Or name clients or domains."
+        )
+    return set(turns[:count])

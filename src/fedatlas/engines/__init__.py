@@ -1,0 +1,1 @@
+"""How a cohort of clients runs on this machine."""

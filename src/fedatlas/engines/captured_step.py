@@ -1,0 +1,305 @@
+"""The graph engine: a client's step is captured once and replayed; on a GPU for several clients at a time.
+
+A lane is a model of its own on a stream of its own. What a step reads and writes lies in the lane's fixed places (a
+stage); a client's values are copied there, so that one capture serves all clients and rounds. A size of minibatch is
+captured when its recorder finds that worth it; until then, and where it cannot be captured, a step runs as it is, and
+the engine says why it could not.
+
+The kernels are those of the plain loop, in its order, so the bits are the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from fedatlas.client.model import ClientData, Local, Workbench
+from fedatlas.client.training import ClientTraining, Look
+from fedatlas.engines.cuda_graph import Recorder, UncapturableError
+from fedatlas.models.frozen_outputs import follow
+from fedatlas.parts.objective import Batch
+from fedatlas.parts.optimizer import Rate
+from fedatlas.parts.types import Assignment, Memory, Tensors, Upload
+from fedatlas.training.meanwhile import Meanwhile
+
+MOST_LANES = 5
+"""More streams gained nothing on an H200."""
+MOST_GRAPHS = 128
+"""Graphs that a stage keeps; the one that was not used for longest goes first."""
+KINDS = ("start", "notes", "memory", "scratch")
+"""What a term may read of a client, beside the parameters and the batch."""
+
+Begin = Callable[[Workbench, Assignment, Memory], ClientTraining]
+"""Puts a client's parameters on a workbench and begins its training."""
+
+
+class Work(NamedTuple):
+    """One client's training that is to be done."""
+
+    assignment: Assignment
+    memory: Memory
+    cost: float
+
+
+class Unknown:
+    """Stands in a capture for what differs between clients and is no tensor; whoever looks at it is not capturable."""
+
+    def __init__(self, title: str) -> None:
+        object.__setattr__(self, "_title", title)
+
+    def _refuse(self, *_: object) -> Any:
+        raise UncapturableError(f"a term reads local.{object.__getattribute__(self, '_title')} in its step")
+
+    __getattr__ = __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __index__ = __int__ = __float__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __mod__ = _refuse
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Stage:
+    """Fixed places for what one kind of client brings to a step, and the graphs that read them."""
+
+    def __init__(self, training: ClientTraining) -> None:
+        local = training.local
+        device = training.data.labels.device
+        places: dict[str, Memory] = {}
+        self._pairs: list[tuple[str, str, str]] = []
+        for kind in KINDS:
+            parts = parts_of(local, kind)
+            places[kind] = {
+                part: {k: torch.empty_like(t, device=device) for k, t in named.items()} for part, named in parts.items()
+            }
+            self._pairs += [(kind, part, name) for part, named in parts.items() for name in named]
+        self._places, self._read = places, self._pairs
+        self._copied: dict[tuple[str, str, str], Tensor] = {}
+        self.state: Tensors = {k: v.to(device, copy=True) for k, v in training.state.items()}
+        self.slots = training.optimizer.slots(self.state, list(training.bench.parameters))
+        self.lr: Rate = training.lr.clone() if isinstance(training.lr, Tensor) else training.lr
+        self.local = replace(
+            local,
+            start=places["start"][""],
+            notes=places["notes"],
+            memory=places["memory"],
+            scratch=places["scratch"],
+            data=cast(ClientData, Unknown("data")),
+            round=cast(int, Unknown("round")),
+            seed=cast(int, Unknown("seed")),
+            steps=cast(int, Unknown("steps")),
+            lr=cast(float, Unknown("lr")),
+        )
+        self.graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
+        self.taken: dict[Hashable, tuple[int, float]] = {}
+        """How many steps of a kind ran as they are, and for how many seconds."""
+
+    def enter(self, training: ClientTraining) -> None:
+        """Copy a client's values to their places; its optimizer steps here from now on."""
+        _copy(self.state, training.state)
+        if isinstance(self.lr, Tensor) and isinstance(training.lr, Tensor):
+            self.lr.copy_(training.lr)
+            training.lr = self.lr
+        training.slots = self.slots
+        self._copied = {}
+
+    def refresh(self, local: Local) -> None:
+        """Copy what has changed since the last step: all at first, then what a term prepares for every batch."""
+        targets, sources = [], []
+        for kind, part, name in self._read:
+            source = parts_of(local, kind)[part][name]
+            if self._copied.get((kind, part, name)) is not source:
+                self._copied[kind, part, name] = source
+                targets.append(self._places[kind][part][name])
+                sources.append(source)
+        if targets:
+            torch._foreach_copy_(targets, sources)
+
+    def narrow(self, reads: Callable[[Tensor], bool]) -> None:
+        """Leave out of ``refresh`` what no captured step reads."""
+        self._read = [(kind, part, name) for kind, part, name in self._pairs if reads(self._places[kind][part][name])]
+        self._copied = {}
+
+    def leave(self, training: ClientTraining) -> None:
+        """Give the client its optimizer's state back."""
+        _copy(training.state, self.state)
+        self._copied = {}
+
+
+class _Graph:
+    def __init__(self, inputs: Tensor, labels: Tensor, replay: Callable[[], Tensor]) -> None:
+        self.inputs, self.labels, self.replay = inputs, labels, replay
+
+
+class Lane:
+    """One client at a time, on a model and a stream of its own."""
+
+    def __init__(self, bench: Workbench, recorder: Recorder) -> None:
+        self.bench, self.recorder = bench, recorder
+        self._stages: dict[Hashable, Stage] = {}
+        self._rules: dict[Hashable, int] = {}
+        """The optimizers and fixed rates that were met, numbered: a number is quicker to look up."""
+        self.refused: dict[str, int] = {}
+        """Why steps were not captured, where the lane works alone."""
+
+    def train(self, training: ClientTraining) -> tuple[Upload, Memory]:
+        """Train a client to the end and return what it sends and remembers; no other is in flight."""
+        with self.recorder.stream(), training.randomness(), torch.no_grad():
+            self.run(training, self.refused)
+        return training.finish()
+
+    def run(self, training: ClientTraining, refused: dict[str, int]) -> bool:
+        """Enqueue all of a client's steps; tell whether the model drew random numbers."""
+        stage: Stage | None = None
+        device = training.data.labels.device
+        rule = (training.optimizer, None if isinstance(training.lr, Tensor) else training.lr)
+        number = self._rules.setdefault(rule, len(self._rules))
+        before = _offset(device)
+        for batch in training.batches():
+            if stage is None:
+                stage = self._stage(training)
+                stage.enter(training)
+            self._step(stage, training, batch, number, refused)
+        drew = _offset(device) != before
+        if stage is not None:
+            stage.leave(training)
+        return drew
+
+    def _stage(self, training: ClientTraining) -> Stage:
+        key = structure(training.local, training.state)
+        if key not in self._stages:
+            self._stages[key] = Stage(training)
+        return self._stages[key]
+
+    def _step(self, stage: Stage, training: ClientTraining, batch: Batch, rule: int, refused: dict[str, int]) -> None:
+        key = (batch.inputs.shape, batch.inputs.dtype, batch.labels.shape, rule)
+        graph = stage.graphs.get(key)
+        if graph is None:
+            steps, seconds = stage.taken.get(key, (0, 0.0))
+            if not refused and self.recorder.worth(steps, seconds):
+                graph = self._capture(stage, training, batch, refused)
+                if graph is not None:
+                    stage.graphs[key] = graph
+                    stage.narrow(self.recorder.reads)
+                    if len(stage.graphs) > MOST_GRAPHS:
+                        stage.graphs.popitem(last=False)
+        if graph is None:
+            began = time.perf_counter()
+            training.step(batch)
+            stage.taken[key] = (steps + 1, seconds + time.perf_counter() - began)
+            return
+        stage.graphs.move_to_end(key)
+        stage.refresh(training.local)
+        graph.inputs.copy_(batch.inputs)
+        if self.bench.is_frozen_in_part:
+            follow(graph.inputs, batch.inputs, self.bench.model)
+        graph.labels.copy_(batch.labels)
+        training.took(graph.replay())
+
+    def _capture(self, stage: Stage, training: ClientTraining, batch: Batch, refused: dict[str, int]) -> _Graph | None:
+        inputs = batch.inputs.detach().clone().requires_grad_(batch.inputs.requires_grad)
+        follow(inputs, batch.inputs, self.bench.model)
+        labels = batch.labels.clone()
+        lr = training.lr  # on a GPU the stage's own tensor
+
+        def step() -> Tensor:
+            look = Look(training.algorithm, stage.local, Batch(inputs, labels))
+            training.optimizer.step(training.parameters, stage.slots, look, lr)
+            return look.losses[0]
+
+        try:
+            replay = self.recorder.capture(step)
+        except (UncapturableError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            refused[reason] = refused.get(reason, 0) + 1
+            return None
+        return _Graph(inputs, labels, replay)
+
+
+class GraphEngine:
+    """Trains a cohort on lanes. A client's result does not depend on its lane, nor on how many there are."""
+
+    def __init__(
+        self, bench: Workbench, begin: Begin, recorder: Callable[[], Recorder], most_lanes: int = MOST_LANES
+    ) -> None:
+        self._begin, self._recorder = begin, recorder
+        self._lanes = [Lane(bench, recorder())]
+        self._most_lanes = most_lanes
+        self.refused: dict[str, int] = {}
+        """Why steps were not captured, if they were not, and how often that was tried."""
+
+    @property
+    def lanes(self) -> int:
+        """How many clients train at a time."""
+        return len(self._lanes)
+
+    def train(self, work: Sequence[Work], meanwhile: Meanwhile | None = None) -> list[tuple[Upload, Memory]]:
+        """Train clients, those with most to do first; return what each sends and remembers, in the given order."""
+        results: dict[int, tuple[Upload, Memory]] = {}
+        flying: list[tuple[int, Lane, ClientTraining]] = []
+        idle = list(self._lanes)
+        for lane in idle:
+            lane.recorder.begin()
+        for i in sorted(range(len(work)), key=lambda i: -work[i].cost):
+            if not idle:
+                idle.append(self._land(flying, results))
+            lane = idle.pop()
+            flying.append((i, lane, self._start(lane, work[i])))
+            if not idle and len(self._lanes) < min(self._most_lanes, len(work)) and lane.recorder.room():
+                idle.append(Lane(self._lanes[0].bench.twin(), self._recorder()))
+                idle[-1].recorder.begin()
+                self._lanes.append(idle[-1])
+        if meanwhile is not None:
+            meanwhile.catch_up()
+        while flying:
+            self._land(flying, results)
+        for lane in self._lanes:
+            lane.recorder.end()
+        return [results[i] for i in range(len(work))]
+
+    def _start(self, lane: Lane, work: Work) -> ClientTraining:
+        with lane.recorder.stream():
+            training = self._begin(lane.bench, work.assignment, work.memory)
+            with training.randomness(), torch.no_grad():
+                if lane.run(training, self.refused):
+                    # A GPU's generator is one for all streams: clients in flight would draw from each other's seeds.
+                    self._most_lanes = 1
+        return training
+
+    def _land(self, flying: list[tuple[int, Lane, ClientTraining]], results: dict[int, tuple[Upload, Memory]]) -> Lane:
+        """Finish the client that has flown longest, and return its lane."""
+        i, lane, training = flying.pop(0)
+        with lane.recorder.stream():
+            results[i] = training.finish()
+        return lane
+
+
+def structure(local: Local, state: Tensors) -> Hashable:
+    """Return the names, shapes and types of what a step reads of a client; those of one structure share graphs."""
+    read = [
+        (kind, part, name, tensor.shape, tensor.dtype)
+        for kind in KINDS
+        for part, named in parts_of(local, kind).items()
+        for name, tensor in named.items()
+    ]
+    return (*read, *((name, tensor.shape) for name, tensor in state.items()))
+
+
+def parts_of(local: Local, kind: str) -> Memory:
+    """Return what terms may read of one kind, by part and name."""
+    return {"": local.start} if kind == "start" else cast(Memory, getattr(local, kind))
+
+
+def _copy(targets: Tensors, sources: Tensors) -> None:
+    if targets:
+        torch._foreach_copy_([targets[name] for name in sources], list(sources.values()))
+
+
+def _offset(device: torch.device) -> int:
+    """Return how many random numbers were drawn on a GPU so far."""
+    if device.type != "cuda":
+        return 0
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return int(torch.cuda.default_generators[index].get_offset())

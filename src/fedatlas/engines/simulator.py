@@ -1,0 +1,369 @@
+"""How a cohort runs on this machine: one client after another, or worker processes that share the data."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal, Self, cast, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedatlas.client.channels_last import prefers_channels_last
+from fedatlas.client.model import (
+    PERSONAL,
+    ClientData,
+    Local,
+    LocalWork,
+    Workbench,
+    introduce_client,
+    open_local,
+    survey_client,
+)
+from fedatlas.client.scoring import TestParts, client_score, mean_personal
+from fedatlas.client.timing import Stopwatch
+from fedatlas.client.training import ClientTraining, train_client
+from fedatlas.data.federation import Federation
+from fedatlas.engines.captured_step import GraphEngine, Lane, Work
+from fedatlas.engines.cpu_replay import TapeRecorder
+from fedatlas.engines.cuda_graph import CudaRecorder
+from fedatlas.engines.machine import keep_freed_memory
+from fedatlas.engines.vmap import CohortEngine, gains_from_stacking
+from fedatlas.engines.workers import Task, WorkerPool, fork_available
+from fedatlas.errors import TrainingError, UsageError, unknown_name
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import Term
+from fedatlas.parts.part import ServerPart
+from fedatlas.parts.server_rule import add
+from fedatlas.parts.types import Assignment, ClientInfo, ClientScore, Memory, Tensors, Upload
+from fedatlas.seeds import generator
+from fedatlas.training.meanwhile import Meanwhile
+from fedatlas.training.profile import train_timed
+
+Engine = Literal["auto", "loop", "workers", "graph", "vmap"]
+ENGINES = get_args(Engine)
+EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
+"""Fixed, so that an evaluation's bits do not depend on the number of workers."""
+EVALUATED_TOGETHER = 1000
+"""Clients whose own parameters are in RAM at the same time while all are tested."""
+
+
+class ClientRunner:
+    """Runs one client at a time on one model object; every worker process has its own."""
+
+    def __init__(
+        self, algorithm: Algorithm, model: nn.Module, federation: Federation, work: LocalWork, seed: int
+    ) -> None:
+        self.algorithm, self.federation, self.work, self.seed = algorithm, federation, work, seed
+        keep_freed_memory(federation.data.inputs.device)
+        self.channels_last = prefers_channels_last(model, federation.data.inputs)
+        if self.channels_last and federation.data.inputs.is_cuda:
+            # A CPU's convolutions bring their weights into order themselves; there the plain order is kept.
+            model = cast(nn.Module, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
+        # A CPU's casts are no launches, so nothing is won there by fewer.
+        halve = work.precision == "bfloat16" and federation.data.inputs.is_cuda
+        self.bench = Workbench(model, algorithm, compile=work.compile, halve=halve)
+        self._data: dict[int, ClientData] = {}
+        self.lane: Lane | None = None
+        """Where steps are recorded on a CPU, if they are."""
+        self._refusals_told = False
+        self.profile = False
+        """Whether clients measure what takes how long; every step then runs as it is."""
+
+    def data(self, client: int) -> ClientData:
+        """Return a client's view of the examples."""
+        if client not in self._data:
+            self._data[client] = ClientData(self.federation, client, channels_last=self.channels_last)
+        return self._data[client]
+
+    def introduce(self, client: int) -> Memory:
+        """Return what the algorithm must know of a client before the first round."""
+        return introduce_client(self.algorithm, self.data(client))
+
+    def survey(self, assignment: Assignment, memory: Memory) -> Memory:
+        """Return a client's answer before training."""
+        return survey_client(self.algorithm, self._open(self.bench, assignment, memory))
+
+    def train(self, assignment: Assignment, memory: Memory) -> tuple[Upload, Memory]:
+        """Train a client."""
+        watch = Stopwatch() if self.profile else None
+        training = self.begin(self.bench, assignment, memory)
+        if watch is not None:
+            upload, memory = train_timed(training, watch)
+        elif self.lane is not None:
+            upload, memory = self.lane.train(training)
+        else:
+            upload, memory = train_client(training)
+        return self.tested(assignment, upload, memory), memory
+
+    def new_refusals(self) -> dict[str, int]:
+        """Return why steps could not be recorded, what was not told yet."""
+        if self.lane is None or not self.lane.refused or self._refusals_told:
+            return {}
+        self._refusals_told = True  # after the first, nothing else is tried
+        return self.lane.refused
+
+    def tested(self, assignment: Assignment, upload: Upload, memory: Memory) -> Upload:
+        """Return a trained client's answer with the score of its own model, if the assignment asks for it."""
+        if not assignment.test_own or not len(self.data(upload.client).client.test):
+            return upload
+        own = add(assignment.shared, upload.change)
+        return replace(upload, score=self.score_client(own, upload.buffers, memory.get(PERSONAL, {}), upload.client))
+
+    def begin(self, bench: Workbench, assignment: Assignment, memory: Memory) -> ClientTraining:
+        """Begin a client's training on a workbench, for an engine to drive."""
+        return ClientTraining(self.algorithm, assignment, bench, self._open(bench, assignment, memory))
+
+    def _open(self, bench: Workbench, assignment: Assignment, memory: Memory) -> Local:
+        data = self.data(assignment.client)
+        return open_local(self.algorithm, self.work, assignment, bench, memory, data, self.seed)
+
+    @torch.no_grad()
+    def score_examples(self, shared: Tensors, buffers: Tensors, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which examples the shared model gets right, and the loss of each."""
+        self.bench.load(shared, buffers, {})
+        self.bench.model.eval()
+        return self._score(self.data(0), indices, None)
+
+    @torch.no_grad()
+    def score_client(self, shared: Tensors, buffers: Tensors, personal: Tensors, client: int) -> ClientScore:
+        """Return how the shared model with one client's own parameters does on that client's test part."""
+        data = self.data(client)
+        self.bench.load(shared, buffers, personal, data.place if self.bench.personal else None)
+        self.bench.model.eval()
+        rng = generator(self.seed, "evaluation", data.name, device=data.labels.device)
+        size = EVALUATION_BATCH[data.labels.device.type]
+        scores = [self._score(data, indices, rng) for indices in data.client.test.split(size)]
+        correct, losses = (torch.cat(column) for column in zip(*scores, strict=True))
+        return client_score(client, correct, losses)
+
+    def _score(self, data: ClientData, indices: Tensor, rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        batch = data.batch(indices, rng)
+        _, logits = self.bench.model(batch.inputs)
+        return logits.argmax(1) == batch.labels, F.cross_entropy(logits, batch.labels, reduction="none")
+
+
+class Simulator:
+    """A transport that runs clients on this machine and keeps what they remember.
+
+    ``workers`` processes of one thread each share the examples; the results do not depend on their number.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        model: nn.Module,
+        federation: Federation,
+        *,
+        work: LocalWork | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        workers: int | None = None,
+        engine: Engine = "auto",
+        profile: bool = False,
+    ) -> None:
+        self.device = torch.device(device)
+        federation = federation.to(self.device)
+        self.federation = federation
+        self.runner = ClientRunner(algorithm, model.to(self.device), federation, work or LocalWork(), seed)
+        self.runner.profile = profile
+        self.memory: MutableMapping[int, Memory] = {}
+        """What each client remembers, as of the last committed round."""
+        self.changed: set[int] = set()
+        """Clients whose memory changed since somebody last cleared this set."""
+        self.meanwhile = Meanwhile()
+        self._pending: dict[int, Memory] = {}
+        self._tests: TestParts | None = None
+        self.workers = choose_workers(workers, self.device, len(federation.training_ids))
+        self.engine = choose_engine(engine, self.runner, self.workers)
+        self.graphs: GraphEngine | None = None
+        self.cohorts: CohortEngine | None = None
+        if self.device.type == "cuda" and self.engine in ("graph", "vmap"):
+            self.graphs = GraphEngine(self.runner.bench, self.runner.begin, lambda: CudaRecorder(self.device))
+        if self.device.type == "cpu" and self.engine == "graph":
+            self.runner.lane = Lane(self.runner.bench, TapeRecorder())
+        if self.engine == "vmap":
+            recorder = CudaRecorder(self.device) if self.device.type == "cuda" else None
+            self.cohorts = CohortEngine(self.runner, recorder)
+        with repeatable(self.device):
+            self.pool = WorkerPool(self.runner, self.workers) if self.workers > 1 else None
+            introductions = self._introductions()
+        self.roster: list[ClientInfo] = [
+            ClientInfo(id=i, name=c.name, num_examples=len(c.train), held_out=c.held_out, introduction=introductions[i])
+            for i, c in enumerate(federation.clients)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes."""
+        if self.pool is not None:
+            self.pool.close()
+            self.pool = None
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """Return a tensor that was read from a file where, and laid out as, the model's own are."""
+        if self.device.type == "cuda" and self.runner.channels_last and tensor.ndim == 4:
+            return tensor.to(self.device, memory_format=torch.channels_last)
+        return tensor.to(self.device)
+
+    def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
+        """Return what clients answer before training, by client id."""
+        answers = self._run([self._task("survey", assignment) for assignment in assignments])
+        return {assignment.client: answer for assignment, answer in zip(assignments, answers, strict=True)}
+
+    def train(self, assignments: Sequence[Assignment]) -> list[Upload]:
+        """Train clients; what they remember counts from ``commit`` on."""
+        tasks = [self._task("train", assignment) for assignment in assignments]
+        results = self._train_together(tasks)
+        self._pending = {u.client: memory for u, memory in results if memory or u.client in self.memory}
+        return [upload for upload, _ in results]
+
+    def _train_together(self, tasks: list[Task]) -> list[tuple[Upload, Memory]]:
+        """Return what clients send and remember, by the engine; what one cannot do is left to the next."""
+        if self.graphs is None and self.cohorts is None:
+            return self._run(tasks, self.meanwhile)
+        work = [Work(task.arguments[0], task.arguments[1], task.cost) for task in tasks]
+        with repeatable(self.device):
+            results = self.cohorts.train(work, self.meanwhile) if self.cohorts is not None else {}
+            left = [i for i in range(len(work)) if i not in results]
+            if self.graphs is not None and left:
+                some = self.graphs.train([work[i] for i in left], self.meanwhile)
+                results |= dict(zip(left, some, strict=True))
+            for i, (upload, memory) in results.items():
+                results[i] = (self.runner.tested(work[i].assignment, upload, memory), memory)
+        if self.graphs is None:
+            results |= dict(zip(left, self._run([tasks[i] for i in left]), strict=True))
+        return [results[i] for i in range(len(work))]
+
+    def fallbacks(self) -> dict[str, int]:
+        """Return why an engine left clients to a slower one, if it did, and how often."""
+        engines = [
+            engine for engine in (self.cohorts, self.graphs, self.pool or self.runner.lane) if engine is not None
+        ]
+        return {reason: count for engine in engines for reason, count in engine.refused.items()}
+
+    def commit(self) -> None:
+        """Take over what clients remember after a round that was played to its end."""
+        self.memory.update(self._pending)
+        self.changed |= self._pending.keys()
+        self._pending = {}
+
+    def remarks(self) -> dict[str, Any]:
+        """Return nothing: on one machine everybody answers."""
+        return {}
+
+    def evaluate(self, shared: Tensors, buffers: Tensors, clients: Sequence[int]) -> list[ClientScore]:
+        """Return how the shared model, with each client's own parameters, does on the clients' test parts."""
+        clients = [c for c in clients if len(self.federation.clients[c].test)]
+        alone = [c for c in clients if self.runner.bench.personal or self.federation.clients[c].transform is not None]
+        together = sorted(set(clients) - set(alone))
+        chunks: tuple[Tensor, ...] = ()
+        if together:
+            if self._tests is None or self._tests.clients != together:
+                self._tests = TestParts(self.federation, together)
+            chunks = self._tests.examples.split(EVALUATION_BATCH[self.device.type])
+        takes_mean = self.runner.bench.personal and self.runner.algorithm.split.newcomers_take_the_mean
+        newcomer = mean_personal(self.memory) if takes_mean else {}
+        results = self._run([Task("score_examples", (shared, buffers, chunk), cost=len(chunk)) for chunk in chunks])
+        scores: list[ClientScore] = []
+        for first in range(0, len(alone), EVALUATED_TOGETHER):
+            tasks = []
+            for c in alone[first : first + EVALUATED_TOGETHER]:
+                client = self.federation.clients[c]
+                personal = self.memory.get(c, {}).get(PERSONAL) or (newcomer if client.held_out else {})
+                tasks.append(Task("score_client", (shared, buffers, personal, c), cost=len(client.test)))
+            scores += self._run(tasks)
+        if self._tests is not None and together:
+            correct, losses = (torch.cat(column) for column in zip(*results, strict=True))
+            scores += self._tests.scores(correct, losses)
+        for score in scores:
+            if not math.isfinite(score.loss):
+                name = self.federation.clients[score.client].name
+                raise TrainingError(f"loss is {score.loss}", client=name, round=0, stage="evaluation")
+        return sorted(scores, key=lambda score: score.client)
+
+    def _introductions(self) -> list[Memory]:
+        silent = (Term.introduce, ServerPart.introduce)
+        if all(type(part).introduce in silent for part in self.runner.algorithm.parts()):
+            return [{} for _ in self.federation]
+        return self._run([Task("introduce", (client,)) for client in range(len(self.federation))])
+
+    def _task(self, method: str, assignment: Assignment) -> Task:
+        cost = self.roster[assignment.client].num_examples
+        return Task(method, (assignment, self.memory.get(assignment.client, {})), cost=cost)
+
+    def _run(self, tasks: Sequence[Task], meanwhile: Meanwhile | None = None) -> list[Any]:
+        with repeatable(self.device):
+            if self.pool is not None:
+                return self.pool.run(tasks, meanwhile)
+            return [getattr(self.runner, task.method)(*task.arguments) for task in tasks]
+
+
+def choose_engine(engine: Engine, runner: ClientRunner, workers: int) -> Engine:
+    """Return how clients run: the engine asked for, else by the device and by what there is to train.
+
+    ``loop``, ``workers`` and ``graph`` give the same bits. ``vmap`` rounds otherwise, so whether it is taken depends on
+    the model and the clients alone, never on a clock: the same run is the same on every machine of a kind.
+    """
+    device = runner.federation.data.labels.device
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    if engine == "auto":
+        if device.type == "cpu":
+            plain: Engine = "workers" if workers > 1 else "loop"
+            return plain if why_not_recorded(runner) else "graph"
+        return "vmap" if gains_from_stacking(runner) and not runner.work.compile else "graph"
+    if engine == "graph" and device.type == "cpu" and (reason := why_not_recorded(runner)):
+        raise UsageError(f"engine 'graph' cannot record steps on a CPU, as {reason}; use 'auto'.")
+    if engine == "vmap" and runner.work.compile:
+        raise UsageError(
+            "engine 'vmap' stacks clients and cannot use a compiled network; set training.compile to false."
+        )
+    return engine
+
+
+def why_not_recorded(runner: ClientRunner) -> str | None:
+    """Return why a CPU cannot record the steps of a model, or None if nothing forbids it."""
+    if runner.work.compile:
+        return "its network is compiled"
+    return "what is frozen in its model is computed once and kept" if runner.bench.is_frozen_in_part else None
+
+
+def choose_workers(workers: int | None, device: torch.device, num_clients: int) -> int:
+    """Return how many worker processes to use: those asked for, else one a core on a CPU."""
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers must be at least 1, got {workers}.")
+    if device.type != "cpu" or not fork_available():
+        if workers is not None and workers > 1:
+            raise UsageError(f"workers={workers} needs the CPU of a system that can fork; use workers=1 on {device}.")
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return min(workers if workers is not None else cores, num_clients)
+
+
+@contextmanager
+def repeatable(device: torch.device) -> Iterator[None]:
+    """Compute so that the bits repeat.
+
+    On a CPU with one thread: sums then have one order, and processes do not fight for cores. On a GPU with those of
+    cuDNN's algorithms that add in a fixed order.
+    """
+    if device.type == "cuda":
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+            yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,313 @@
+"""The vmap engine: all clients of a round step together, as one computation over stacked parameters.
+
+For small models, where one client's step is too little work for the machine. Clients of unequal sizes are padded: an
+example that is not there weighs nothing, and a client that has ended keeps what it has. On a GPU the step is captured
+as a graph. Products over stacked parameters add in another order than a client's own, so results agree with the plain
+loop to rounding only. What cannot be stacked goes to another engine, and the record says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from fedatlas.client.model import OPTIMIZER, ClientData, Local, LocalWork, Workbench, copies
+from fedatlas.client.training import draw_order, training_error
+from fedatlas.engines.captured_step import Work, structure
+from fedatlas.engines.cuda_graph import Recorder, UncapturableError
+from fedatlas.engines.stacked_step import Stack, StackedStep
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import Term
+from fedatlas.parts.optimizer import LocalOptimizer
+from fedatlas.parts.types import Memory, Tensors, Upload
+from fedatlas.seeds import derive, generator, seeded
+from fedatlas.training.meanwhile import Meanwhile
+
+if TYPE_CHECKING:
+    from fedatlas.engines.simulator import ClientRunner
+
+Result = tuple[Upload, Memory]
+MOST_PARAMETERS, MOST_EXAMPLES, MOST_PADDING = 3_000_000, 32, 1.5
+"""Up to what size of a model and of a minibatch, and of steps with padding over steps without, stacking pays."""
+
+
+def why_not_stacked(algorithm: Algorithm, bench: Workbench) -> str | None:
+    """Return why an algorithm's clients cannot be stacked, or None if nothing is known to forbid it."""
+    if bench.personal:
+        return "clients keep values of their own in the model"
+    for term in algorithm.objective:
+        if type(term).prepare is not Term.prepare:
+            return f"{type(term).__name__} prepares every batch"
+    return None
+
+
+def can_pad(algorithm: Algorithm, model: nn.Module) -> bool:
+    """Tell whether examples of weight nothing leave no trace: not in a loss, nor in a norm over the batch."""
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
+        return False
+    return all(type(term).loss is Term.loss or term.weighs_examples for term in algorithm.objective)
+
+
+def gains_from_stacking(runner: ClientRunner) -> bool:
+    """Tell whether a GPU is expected to be quicker with stacked clients: small models, clients of like sizes."""
+    bench, work = runner.bench, runner.work
+    sizes = [len(runner.federation.clients[i].train) for i in runner.federation.training_ids]
+    steps = [work.steps or work.epochs * math.ceil(size / work.batch_size) for size in sizes]
+    return (
+        why_not_stacked(runner.algorithm, bench) is None
+        and can_pad(runner.algorithm, bench.model)
+        and sum(w.numel() for w in bench.parameters.values()) <= MOST_PARAMETERS
+        and work.batch_size <= MOST_EXAMPLES
+        and max(steps) * len(steps) <= MOST_PADDING * sum(steps)
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Passes:
+    """What a client reads in a round: the sizes of its minibatches, and its examples one after another."""
+
+    data: ClientData
+    seed: int
+    sizes: list[int]
+    order: Tensor
+
+
+@dataclass(kw_only=True, eq=False)
+class _Client:
+    """One client of a cohort before its first step."""
+
+    position: int
+    work: Work
+    local: Local
+    state: Tensors
+    passes: _Passes
+
+
+class CohortEngine:
+    """Trains clients together where they can be stacked."""
+
+    def __init__(self, runner: ClientRunner, recorder: Recorder | None) -> None:
+        self.algorithm, self.bench, self.work, self.seed = runner.algorithm, runner.bench, runner.work, runner.seed
+        self._data, self._recorder = runner.data, recorder
+        self._pads = can_pad(self.algorithm, self.bench.model)
+        self._steps: dict[Hashable, StackedStep] = {}
+        self._meanwhile = Meanwhile()
+        self._ahead: tuple[tuple[int, tuple[int, ...]], _Batches] | None = None
+        """A round and its clients, and their minibatches, which were made ready in the round before."""
+        self.refused: dict[str, int] = {}
+        """Why clients were not stacked, and how many groups of them."""
+        if reason := why_not_stacked(self.algorithm, self.bench):
+            self.refused[reason] = 1
+
+    @torch.no_grad()
+    def train(self, work: Sequence[Work], meanwhile: Meanwhile | None = None) -> dict[int, Result]:
+        """Return what clients send and remember, by their position; those that are missing could not be stacked."""
+        if self.refused or not work:
+            return {}
+        self._meanwhile = meanwhile or Meanwhile()
+        if self._recorder is None:
+            return self._train(work)
+        self._recorder.begin()
+        with self._recorder.stream():
+            results = self._train(work)
+        self._recorder.end()
+        return results
+
+    def _train(self, work: Sequence[Work]) -> dict[int, Result]:
+        coming = (work[0].assignment.round, tuple(one.assignment.client for one in work))
+        ready, self._ahead = self._ahead, None
+        batches = ready[1] if ready is not None and ready[0] == coming else None
+        passes = batches.passes if batches else [self._passes(coming[0], client) for client in coming[1]]
+        optimizer, clients = self._begin(work, passes)
+        groups: dict[Hashable, list[_Client]] = {}
+        for client in clients:
+            local = client.local
+            brings = local.notes or local.memory or local.scratch or client.state
+            kind = structure(local, client.state) if brings else None
+            key: Hashable = (kind, None if self._pads else tuple(client.passes.sizes))
+            groups.setdefault(key, []).append(client)
+        results: dict[int, Result] = {}
+        for key, group in groups.items():
+            if len(group) < 2 or not max(len(client.passes.sizes) for client in group):
+                continue
+            try:
+                whole = batches if len(group) == len(work) else None
+                results |= self._train_group(group, optimizer, key, whole)
+            except (RuntimeError, UncapturableError) as error:  # torch's word for what cannot be stacked, and ours
+                reason = str(error).strip().splitlines()[0]
+                self.refused[reason] = self.refused.get(reason, 0) + 1
+        return results
+
+    def _passes(self, number: int, client: int) -> _Passes:
+        """Draw what a client reads in a round."""
+        data = self._data(client)
+        seed = derive(self.seed, "batches", number, data.name)
+        sizes, order = draw_order(self.work, data.num_examples, seed, self.bench.skips_single_examples)
+        return _Passes(data=data, seed=seed, sizes=sizes, order=order)
+
+    def _look_ahead(self) -> None:
+        """Make the next round's minibatches ready, where it is known who comes and they will be one group."""
+        coming = self._meanwhile.upcoming
+        if coming is None or self._ahead is not None:
+            return
+        number, clients = coming
+        if self._pads or len({self._data(client).num_examples for client in clients}) == 1:
+            self._ahead = coming, _Batches([self._passes(number, client) for client in clients], self.work)
+
+    def _begin(self, work: Sequence[Work], passes: Sequence[_Passes]) -> tuple[LocalOptimizer, list[_Client]]:
+        """Load the received model once, and let every client's terms begin."""
+        bench, first = self.bench, work[0].assignment
+        bench.load(first.shared, first.buffers, {})
+        if not bench.model.training:
+            bench.model.train()
+        start = copies(bench.parameters)
+        optimizer = bench.optimizer
+        lr, fresh = optimizer.lr_at(first.round, first.rounds), optimizer.init(bench.parameters)
+        clients = []
+        for position, ((assignment, memory, _), own) in enumerate(zip(work, passes, strict=True)):
+            local = Local(
+                model=bench.model,
+                data=own.data,
+                parameters=bench.parameters,
+                buffers=bench.buffers,
+                start=start,
+                notes=assignment.notes,
+                memory=dict(memory),
+                work=self.work,
+                round=assignment.round,
+                lr=lr,
+                seed=own.seed,
+                relative_rates=bench.relative_rates,
+            )
+            for term in self.algorithm.objective:
+                term.begin(local)
+            state = memory.get(OPTIMIZER) or fresh
+            clients.append(_Client(position=position, work=work[position], local=local, state=state, passes=own))
+        return optimizer, clients
+
+    def _train_group(
+        self, group: list[_Client], optimizer: LocalOptimizer, key: Hashable, batches: _Batches | None
+    ) -> dict[int, Result]:
+        if batches is None:
+            batches = _Batches([client.passes for client in group], self.work)
+        stack = Stack.of([client.local for client in group], [client.state for client in group], self.bench.buffers)
+        whole = (key, len(group), stack.pattern(), batches.width, batches.uneven, optimizer)
+        step = self._steps.get(whole)
+        first = group[0].work.assignment
+        rates = torch.tensor(optimizer.rates_at(first.round, first.rounds))
+        if step is None:
+            step = StackedStep(self.algorithm, optimizer, group[0].local, stack, rates, batches.uneven, self._recorder)
+        else:
+            step.stack.take(stack)
+            step.rates.copy_(rates, non_blocking=True)
+        # What went wrong above may have left a step half made: it is kept only now.
+        self._steps[whole] = step
+        seed = derive(self.seed, "cohort", group[0].local.round, *(c.local.data.name for c in group))
+        with seeded(seed, step.rates.device):
+            losses = torch.stack([step(*batches.at(number)) for number in range(batches.steps)])
+        return self._finish(group, optimizer, step.stack, losses, batches.active)
+
+    def _finish(
+        self, group: list[_Client], optimizer: LocalOptimizer, stack: Stack, losses: Tensor, active: Tensor
+    ) -> dict[int, Result]:
+        names = list(stack.parameters)
+        ends = [stack.parameters[name] for name in names]
+        starts = [group[0].local.start[name] for name in names]
+        mean = (losses.double() * active).sum(0) / active.sum(0).clamp(min=1)
+        # A sum is not finite if one of its numbers is not, and it reads them once.
+        burst = ~torch.stack([end.flatten(1).sum(1) for end in ends]).isfinite().all(0)
+        told = torch.stack([mean, burst.double()])
+        changes = [change.unbind() for change in torch._foreach_sub(ends, starts)]
+        values = [end.unbind() for end in ends]
+        buffers = {name: buffer.clone().unbind() for name, buffer in stack.buffers.items()}
+        notes: list[Memory] = []
+        own = [{name: change[i] for name, change in zip(names, changes, strict=True)} for i in range(len(group))]
+        for i, client in enumerate(group):
+            local = client.local
+            local.steps = len(client.passes.sizes)
+            local.parameters = {name: value[i] for name, value in zip(names, values, strict=True)}
+            local.buffers = {name: buffer[i] for name, buffer in buffers.items()}
+            notes.append({term.name: note for term in self.algorithm.objective if (note := term.finish(local))})
+            if optimizer.keep_state and stack.state:
+                local.memory[OPTIMIZER] = {name: value[i].clone() for name, value in stack.state.items()}
+        self._meanwhile.catch_up()
+        for client, change in zip(group, own, strict=True):
+            self._meanwhile.take(client.work.assignment.client, change)
+        self._look_ahead()
+        means, broken = told.tolist()  # only now: this waits for the device
+        results: dict[int, Result] = {}
+        for i, client in enumerate(group):
+            local = client.local
+            if broken[i] or not math.isfinite(means[i]):
+                raise training_error(f"loss is {means[i]} or a parameter is not finite", local)
+            upload = Upload(
+                client=client.work.assignment.client,
+                num_examples=local.data.num_examples,
+                num_steps=local.steps,
+                change=own[i],
+                buffers=local.buffers,
+                notes=notes[i],
+                metrics={"loss": means[i]},
+            )
+            results[client.position] = (upload, local.memory)
+        return results
+
+
+class _Batches:
+    """The minibatches of a group, one step of all clients at a time, padded where sizes differ."""
+
+    def __init__(self, passes: Sequence[_Passes], work: LocalWork) -> None:
+        self.passes, self._work = passes, work
+        self.steps = max(len(one.sizes) for one in passes)
+        self.width = max(max(one.sizes, default=0) for one in passes)
+        padded = [one.sizes + [0] * (self.steps - len(one.sizes)) for one in passes]
+        sizes = torch.tensor(padded).T
+        self._sizes = sizes.amax(1).tolist()
+        self.uneven = bool((sizes != sizes[:, :1]).any())
+        """Whether the clients differ in size at any step, so that some are padded."""
+        device = passes[0].data.labels.device
+        there = torch.arange(self.width) < sizes[:, :, None]
+        trains = [one.data.train_on_host for one in passes]
+        if self.uneven:
+            indices = torch.zeros(self.steps, len(passes), self.width, dtype=torch.int64)
+            for i, (one, train) in enumerate(zip(passes, trains, strict=True)):
+                indices[:, i] = train[0]
+                indices[:, i][there[:, i]] = train[one.order]
+        else:
+            orders = torch.stack([one.order for one in passes])
+            alike = len({len(train) for train in trains}) == 1
+            drawn = torch.stack(trains).gather(1, orders) if alike else _each(trains, orders)
+            indices = torch.zeros(len(passes), self.steps, self.width, dtype=torch.int64)
+            indices[:, there[:, 0]] = drawn
+            indices = indices.transpose(0, 1)
+        self._indices = indices.to(device)
+        self._weights = there.float().to(device) if self.uneven else None
+        self.active = (sizes > 0).double().to(device)
+        self._random = work.augment is not None or any(one.data.client.transform is not None for one in passes)
+        self._rngs = [generator(one.seed, "images", device=device) for one in passes] if self._random else []
+
+    def at(self, step: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Return a step's inputs and labels, what each example weighs, and which clients have not ended."""
+        indices = self._indices[step, :, : self._sizes[step]]
+        if self._random:
+            made = [
+                one.data.batch(own, rng, self._work.augment)
+                for one, own, rng in zip(self.passes, indices, self._rngs, strict=True)
+            ]
+            inputs, labels = (torch.stack(column) for column in ([b.inputs for b in made], [b.labels for b in made]))
+        else:
+            inputs, labels, _ = self.passes[0].data.batch(indices.flatten(), None)
+            # One after another again: a convolution with a filter for each client is slow on channels last.
+            inputs, labels = inputs.contiguous().unflatten(0, indices.shape), labels.unflatten(0, indices.shape)
+        if self._weights is None:
+            return inputs, labels, None, None
+        return inputs, labels, self._weights[step, :, : self._sizes[step]], self.active[step].bool()
+
+
+def _each(tables: Sequence[Tensor], places: Tensor) -> Tensor:
+    return torch.stack([table[own] for table, own in zip(tables, places, strict=True)])

@@ -1,0 +1,283 @@
+"""Worker processes: forked, so that they share the resident examples; one thread each.
+
+Parameters go out and changes come back through shared memory; only what a part says or remembers is pickled.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import selectors
+import signal
+import sys
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedatlas.errors import FedatlasError
+from fedatlas.parts.types import Assignment, Tensors, Upload
+from fedatlas.training.meanwhile import Meanwhile
+
+if TYPE_CHECKING:
+    from fedatlas.engines.simulator import ClientRunner
+
+
+_MOST_AHEAD = 2**14
+"""Bytes of a message that may be sent to a busy worker: a pipe takes it at once, and nobody waits for the other."""
+_MOST_LENT, _LENT_BYTES = 32, 2**25
+"""Clients' changes that a worker may have left in shared memory while they are used there, and bytes of all of them."""
+_ALIGNMENT = 16
+"""Numbers by whose multiples tensors begin in a shared block, so that vector instructions find them aligned."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One call of a client runner."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    cost: float = 0.0
+    """Costly tasks start first, so that none is left alone at the end."""
+
+
+def fork_available() -> bool:
+    """Tell whether processes can be forked safely here; on macOS the system's own libraries forbid it."""
+    return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
+
+
+class SharedTensors:
+    """Named tensors that lie one after another in memory shared between processes, one block for each type."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        self._names = list(tensors)
+        self._shapes: dict[torch.dtype, dict[str, torch.Size]] = {}
+        for name, tensor in tensors.items():
+            self._shapes.setdefault(tensor.dtype, {})[name] = tensor.shape
+        self._sizes = {
+            dtype: [n for s in shapes.values() for n in (s.numel(), -s.numel() % _ALIGNMENT)]
+            for dtype, shapes in self._shapes.items()
+        }
+        """In each block, by turns: how long a tensor is, and how much room is left after it."""
+        self._blocks = {d: torch.zeros(sum(sizes), dtype=d).share_memory_() for d, sizes in self._sizes.items()}
+        self.views = self._cut(self._blocks)
+
+    def put(self, tensors: Tensors) -> None:
+        """Overwrite with tensors of the same names."""
+        if tensors:
+            torch._foreach_copy_([self.views[name] for name in tensors], list(tensors.values()))
+
+    def taken(self) -> Tensors:
+        """Return copies."""
+        return self._cut({dtype: block.clone() for dtype, block in self._blocks.items()})
+
+    def lent(self, give_back: Callable[[], object]) -> Tensors:
+        """Return the tensors themselves; when the last of them dies, ``give_back`` is called, and all may change."""
+        if self._blocks.keys() != {torch.float32}:
+            taken = self.taken()
+            give_back()
+            return taken
+        # A tensor over an array keeps it alive, with all that is cut from the tensor; so the array's end is theirs.
+        array = self._blocks[torch.float32].numpy()[:]
+        weakref.finalize(array, give_back).atexit = False
+        return self._cut({torch.float32: torch.from_numpy(array)})
+
+    def _cut(self, blocks: dict[torch.dtype, torch.Tensor]) -> Tensors:
+        found: Tensors = {}
+        for dtype, block in blocks.items():
+            parts, shapes = block.split(self._sizes[dtype])[::2], self._shapes[dtype]
+            found |= {name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
+        return found if len(blocks) < 2 else {name: found[name] for name in self._names}
+
+
+class WorkerPool:
+    """Runs tasks on forked copies of a client runner."""
+
+    def __init__(self, runner: ClientRunner, num_workers: int) -> None:
+        parameters, buffers = runner.bench.shared()
+        self._model = (SharedTensors(parameters), SharedTensors(buffers))
+        self._published: tuple[Tensors, Tensors] | None = None
+        # Two for each worker: it fills one while the other is read; small ones more, so that they need not be copied.
+        size = sum(tensor.nbytes for tensor in parameters.values())
+        number = 2 + min(_MOST_LENT, _LENT_BYTES // (num_workers * max(size, 1)))
+        self._slots = [
+            [(SharedTensors(parameters), SharedTensors(buffers)) for _ in range(number)] for _ in range(num_workers)
+        ]
+        self._free = [list(range(number)) for _ in range(num_workers)]
+        self._given: list[deque[int]] = [deque() for _ in range(num_workers)]
+        self._sends_ahead = True
+        self.refused: dict[str, int] = {}
+        """Why workers could not record steps, and how many of them."""
+        self._connections: list[Connection] = []
+        self._selector = selectors.DefaultSelector()
+        self._processes: list[multiprocessing.process.BaseProcess] = []
+        context = multiprocessing.get_context("fork")
+        for slots in self._slots:
+            mine, theirs = context.Pipe()
+            self._connections.append(mine)
+            self._selector.register(mine, selectors.EVENT_READ, mine)
+            process = context.Process(
+                target=_work, args=(runner, theirs, list(self._connections), self._model, slots), daemon=True
+            )
+            with warnings.catch_warnings():
+                # Python 3.12 warns of forking beside threads; a worker computes with one thread and takes no lock.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+            theirs.close()
+            self._processes.append(process)
+
+    def run(self, tasks: Sequence[Task], meanwhile: Meanwhile | None = None) -> list[Any]:
+        """Return the tasks' results, in the tasks' order; the first error is raised when all workers are idle.
+
+        While workers are busy, what may be done meanwhile is.
+        """
+        results: list[Any] = [None] * len(tasks)
+        waiting = sorted(range(len(tasks)), key=lambda i: (tasks[i].cost, -i))
+        busy: dict[Connection, deque[int]] = {connection: deque() for connection in self._connections}
+        error: BaseException | None = None
+        self._sends_ahead = True
+        while waiting or any(busy.values()):
+            if error is None:
+                self._hand_out(tasks, waiting, busy)
+            elif not any(busy.values()):
+                break
+            if meanwhile is not None:
+                meanwhile.catch_up()
+            for key, _ in self._selector.select():
+                ready: Connection = key.data
+                outcome = self._receive(ready)
+                index = busy[ready].popleft()
+                if isinstance(outcome, BaseException):
+                    error = error or outcome
+                else:
+                    results[index] = outcome
+                    if meanwhile is not None:
+                        meanwhile.take(outcome[0].client, outcome[0].change)
+        if error is not None:
+            raise error
+        return results
+
+    def close(self) -> None:
+        """End the processes."""
+        self._selector.close()
+        for connection in self._connections:
+            connection.close()
+        for process in self._processes:
+            process.join(timeout=0.5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._connections, self._processes = [], []
+
+    def _hand_out(self, tasks: Sequence[Task], waiting: list[int], busy: dict[Connection, deque[int]]) -> None:
+        """Give every idle worker a task, and while there are many left also its next one, so that it need not wait."""
+        for ahead in (0, 1) if self._sends_ahead else (0,):
+            for connection, given in busy.items():
+                if not waiting or len(given) != ahead or (ahead and len(waiting) < len(busy)):
+                    continue
+                worker = self._connections.index(connection)
+                message = self._message(tasks[waiting[-1]], self._free[worker][-1])
+                if ahead and len(message) > _MOST_AHEAD:
+                    self._sends_ahead = False
+                    return
+                self._send(connection, message)
+                self._given[worker].append(self._free[worker].pop())
+                given.append(waiting.pop())
+
+    def _message(self, task: Task, slot: int) -> bytes:
+        arguments = list(task.arguments)
+        if isinstance(arguments[0], Assignment):
+            self._publish(arguments[0].shared, arguments[0].buffers)
+            arguments[0] = replace(arguments[0], shared={}, buffers={})
+        elif isinstance(arguments[0], dict):
+            self._publish(arguments[0], arguments[1])
+            arguments[0], arguments[1] = {}, {}
+        return pickle.dumps((task.method, arguments, slot), protocol=pickle.HIGHEST_PROTOCOL)
+
+    def _send(self, connection: Connection, message: bytes) -> None:
+        try:
+            connection.send_bytes(message)
+        except (BrokenPipeError, ConnectionResetError) as broken:
+            raise self._lost() from broken
+
+    def _publish(self, parameters: Tensors, buffers: Tensors) -> None:
+        """Put the model where the workers see it; once for all tasks that carry the same one."""
+        if self._published is not None and self._published[0] is parameters and self._published[1] is buffers:
+            return
+        self._model[0].put(parameters)
+        self._model[1].put(buffers)
+        self._published = (parameters, buffers)
+
+    def _receive(self, connection: Connection) -> Any:
+        try:
+            outcome, refusals = pickle.loads(connection.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            raise self._lost() from None
+        for reason, times in refusals.items():
+            self.refused[reason] = self.refused.get(reason, 0) + times
+        worker = self._connections.index(connection)
+        free, slot = self._free[worker], self._given[worker].popleft()
+        if not (isinstance(outcome, tuple) and outcome and isinstance(outcome[0], Upload)):
+            free.append(slot)
+            return outcome
+        upload, memory = outcome
+        change, buffers = self._slots[worker][slot]
+        own = buffers.taken()
+        if len(free) >= 2:
+            return replace(upload, change=change.lent(partial(free.append, slot)), buffers=own), memory
+        free.append(slot)
+        return replace(upload, change=change.taken(), buffers=own), memory
+
+    def _lost(self) -> FedatlasError:
+        codes = [p.exitcode for p in self._processes if p.exitcode is not None]
+        return FedatlasError(
+            f"a worker process ended without an answer (exit codes {codes}); the machine may be out of memory. "
+            "The last checkpoint is intact: use fewer workers or smaller batches, and resume."
+        )
+
+
+def _work(
+    runner: ClientRunner,
+    connection: Connection,
+    inherited: list[Connection],
+    model: tuple[SharedTensors, SharedTensors],
+    slots: Sequence[tuple[SharedTensors, SharedTensors]],
+) -> None:
+    """Serve tasks until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for other in inherited:  # else a worker would not notice that the main process is gone
+        other.close()
+    torch.set_num_threads(1)
+    while True:
+        try:
+            method, arguments, number = pickle.loads(connection.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            return
+        if isinstance(arguments[0], Assignment):
+            arguments[0] = replace(arguments[0], shared=model[0].views, buffers=model[1].views)
+        elif isinstance(arguments[0], dict):
+            arguments[0], arguments[1] = model[0].views, model[1].views
+        runner.bench.outbox = slots[number][0].views
+        try:
+            outcome: Any = getattr(runner, method)(*arguments)
+            if isinstance(outcome, tuple) and isinstance(outcome[0], Upload):
+                outcome = (_into_slot(outcome[0], slots[number]), outcome[1])
+            message = pickle.dumps((outcome, runner.new_refusals()), protocol=pickle.HIGHEST_PROTOCOL)
+        except Exception as error:  # whatever it is, the main process raises it
+            message = pickle.dumps((error, {}))
+        try:
+            connection.send_bytes(message)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+
+def _into_slot(upload: Upload, slot: tuple[SharedTensors, SharedTensors]) -> Upload:
+    slot[0].put({name: change for name, change in upload.change.items() if change is not slot[0].views[name]})
+    slot[1].put(upload.buffers)
+    return replace(upload, change={}, buffers={})

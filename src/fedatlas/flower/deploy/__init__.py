@@ -1,0 +1,1 @@
+"""Setting up a Flower deployment: app, keys, processes."""

@@ -1,0 +1,119 @@
+"""A federation on one machine, with all that a real one has: TLS, node keys, a folder of digits for every node."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from fedatlas.cli.terminal import output, print_rows
+from fedatlas.config.config import Config
+from fedatlas.data import ByDomain, Federation, federate, load_dataset
+from fedatlas.errors import RunFolderError
+from fedatlas.flower.deploy.launch import LocalFederation
+from fedatlas.flower.deploy.template import write_app
+from fedatlas.flower.node.export import write_pictures
+from fedatlas.runs.run import Run
+
+EXAMPLES, TESTS = 120, 60
+LATE = "latecomer"
+INDEX = '{ source = "client2vec", epochs = 2, settings = { layers = 1, feed_forward = 64, cohort = 1.0 } }'
+
+
+def demo_federation() -> Federation:
+    """Return five clients with digits of one domain each, and a sixth that will come late with the first one's."""
+    federation = federate(load_dataset("digits"), ByDomain(clients_per_domain=2))
+    first = [client for client in federation.clients if client.name.endswith("-0")]
+    late = replace(federation.clients[1], name=LATE)
+    clients = (replace(c, train=c.train[:EXAMPLES], test=c.test[:TESTS]) for c in (*first, late))
+    return replace(federation, clients=tuple(clients))
+
+
+def demo_config(names: list[str], rounds: int) -> Config:
+    """Return FedPCE that draws and weighs clients by an atlas which they make together."""
+    listed = ", ".join(f'"{name}"' for name in names)
+    return Config.load(
+        None,
+        [
+            "algorithm.name=fedpce",
+            "model.name=cnn",
+            "model.norm=instance",
+            f"training.rounds={rounds}",
+            "training.cohort=4",
+            "training.batch_size=16",
+            "training.epochs=5",
+            f"atlas.make={INDEX}",
+            'atlas.use=["sample", "aggregate"]',
+            f"flower.clients=[{listed}]",
+            "flower.minimum=3",
+            "flower.adapt={ rounds = 10, steps = 10 }",
+        ],
+    )
+
+
+def run_deploy_demo(folder: Path, *, rounds: int = 3) -> Run:
+    """Start a SuperLink and five SuperNodes, train, let a sixth join late and adapt, and print what each party sent."""
+    folder = folder.resolve()
+    if folder.exists() and any(folder.iterdir()):
+        raise RunFolderError(f"{folder} is not empty; choose another folder for the demo.")
+    federation = demo_federation()
+    names = [client.name for client in federation.clients]
+    for i, name in enumerate(names):
+        write_pictures(federation, i, folder / "data" / name)
+    app = write_app(folder / "app", demo_config(names[:-1], rounds), run_folder=folder / "run")
+    _say(f"six folders of digits in {folder / 'data'}, an app in {app}")
+    with LocalFederation(folder / "network", nodes=names) as local:
+        _say(f"a SuperLink on {local.address} with TLS; six keys registered, logs in {folder / 'network' / 'logs'}")
+        for name in names[:-1]:
+            local.start_node(name, data=str(folder / "data" / name), domain=name.removesuffix("-0"))
+        _say("five nodes started; they make the atlas and train (a minute or two)")
+        local.run(app)
+        local.start_node(LATE, data=str(folder / "data" / LATE))
+        _say("the sixth node joins late and adapts the model at home")
+        local.run(app, task="adapt")
+    run = Run(folder / "run")
+    print_traffic(run)
+    _say(f"run: {run.folder}\nreport: {run.report()}")
+    return run
+
+
+def print_traffic(run: Run) -> None:
+    """Print what each party got and sent, over all rounds, and how well it is served."""
+    before = json.loads((run.folder / "before.json").read_text())["bytes"]
+    last = {entry["client"]: entry for entry in run.clients if "accuracy" in entry}
+    rows = []
+    for client in run.resolved["federation"]["clients"]:
+        name = client["name"]
+        played = [line["bytes"].get(name, {"down": 0, "up": 0}) for line in run.rounds]
+        rounds = sum(name == entry["client"] and entry["trained"] for entry in run.clients)
+        first = before.get(name, {"down": 0, "up": 0})
+        rows.append(
+            {
+                "client": name,
+                "examples": f"{client['num_train']}",
+                "trained_rounds": f"{rounds}",
+                "atlas_down": f"{first['down']:,}",
+                "atlas_up": f"{first['up']:,}",
+                "rounds_down": f"{sum(entry['down'] for entry in played):,}",
+                "rounds_up": f"{sum(entry['up'] for entry in played):,}",
+                "accuracy": f"{100 * last[name]['accuracy']:.1f}" if name in last else "",
+            }
+        )
+    for record in run.adapted:
+        rows.append(
+            {
+                "client": f"{record['client']} (adapted {record['num_tuned']} numbers)",
+                "examples": f"{record['num_examples']}",
+                "trained_rounds": "0",
+                "atlas_down": "0",
+                "atlas_up": "0",
+                "rounds_down": f"{record['bytes_received']:,}",
+                "rounds_up": f"{record['bytes_sent']:,}",
+                "accuracy": f"{100 * record['accuracy_before']:.1f} to {100 * record['accuracy_after']:.1f}",
+            }
+        )
+    print_rows(rows, "bytes from the client's side; accuracies in percent, on each client's own test part")
+
+
+def _say(text: str) -> None:
+    output.print(text, highlight=False, soft_wrap=True)

@@ -1,0 +1,86 @@
+"""Write a ready Flower app: its pyproject, the two apps, and the run's config."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedatlas.config.config import Config
+from fedatlas.errors import RunFolderError, UsageError
+
+PACKAGE, RUN = "fedatlas_app", "run.toml"
+
+_PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = {name}
+version = "1.0.0"
+description = {description}
+dependencies = ["fedatlas[flower]"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["{package}"]
+
+[tool.flwr.app]
+publisher = "fedatlas"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server_app:app"
+clientapp = "{package}.client_app:app"
+
+[tool.flwr.app.config]
+folder = {folder}
+settings = ""
+task = "train"
+"""
+
+_APP = '''\
+"""The {side} of the run that {run} describes."""
+
+from pathlib import Path
+
+from fedatlas.flower import make_{side}_app
+
+app = make_{side}_app(Path(__file__).with_name("{run}"))
+'''
+
+
+def app_config(folder: Path, changes: Sequence[str] = ()) -> Config:
+    """Return the config of an app, changed as a run of it would be."""
+    file = folder / PACKAGE / RUN
+    if not file.exists():
+        raise UsageError(f"{folder} is no app: there is no {file}. Write one with `fedatlas flower init {folder}`.")
+    return Config.load(file, changes)
+
+
+def write_app(folder: Path | str, config: Config, *, run_folder: Path | str | None = None) -> Path:
+    """Write a Flower app that trains what a config says, and return its folder.
+
+    ``run_folder`` is where the server keeps the run; a relative one is relative to where the SuperLink was started.
+    """
+    folder = Path(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise RunFolderError(f"{folder} is not empty; choose another folder for the app.")
+    package = folder / PACKAGE
+    package.mkdir(parents=True)
+    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "app"
+    algorithm = config.values["algorithm"]["name"]
+    (folder / "pyproject.toml").write_text(
+        _PYPROJECT.format(
+            name=json.dumps(name),
+            description=json.dumps(f"{algorithm} by fedatlas"),
+            package=PACKAGE,
+            folder=json.dumps(str(run_folder or f"runs/{name}")),
+        ),
+        encoding="utf-8",
+    )
+    (package / "__init__.py").write_text("", encoding="utf-8")
+    (package / RUN).write_text(config.to_toml(), encoding="utf-8")
+    for side in ("server", "client"):
+        (package / f"{side}_app.py").write_text(_APP.format(side=side, run=RUN), encoding="utf-8")
+    return folder

@@ -1,0 +1,50 @@
+"""A newcomer's part: it gets the shared model, tunes what is personal at home, and says how it went."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import RecordDict
+
+from fedatlas.adapting.adapter import Adapter
+from fedatlas.adapting.result import Adapted
+from fedatlas.flower.node.request import ClientSide
+from fedatlas.flower.protocol.messages import BUFFERS, SHARED, plain, tensors
+from fedatlas.runs.checkpoint import CheckpointStore
+from fedatlas.runs.files import atomic_write
+from fedatlas.runs.run import CONFIG, RESOLVED, Run
+from fedatlas.training.rounds import ServerState
+
+RECORD = "record"
+NETWORK = "adapted.safetensors"
+
+
+def adapt(side: ClientSide, received: RecordDict) -> RecordDict:
+    """Tune and test at home; the answer holds figures, and none of the numbers that were tuned."""
+    shared, buffers = (tensors(received.array_records[name]) for name in (SHARED, BUFFERS))
+    options: dict[str, Any] = json.loads(side.about["adapt"])
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) if side.node.memory is None else side.node.memory / str(side.about["run"])
+        run = write_run(folder / "model", side, shared, buffers)
+        adapter = Adapter(run, data=side.federation, algorithm=side.algorithm(), device=str(side.device))
+        found: Adapted = adapter.adapt(0, **options)
+        found.save(folder / NETWORK)
+    record = {name: value for name, value in found.describe().items() if name not in ("embedding", "curve")}
+    return RecordDict({RECORD: plain({"json": json.dumps(record)})})
+
+
+def write_run(folder: Path, side: ClientSide, shared: dict[str, torch.Tensor], buffers: dict[str, torch.Tensor]) -> Run:
+    """Keep the received model as a run's folder, which ``fedatlas adapt --data`` takes too."""
+    store = CheckpointStore(folder / "checkpoints")
+    store.folder.mkdir(parents=True, exist_ok=True)
+    for old in store.folder.iterdir():
+        old.unlink()
+    atomic_write(folder / CONFIG, side.config.to_toml().encode())
+    atomic_write(folder / RESOLVED, str(side.about["resolved"]).encode())
+    state = ServerState(round=int(side.about["round"]), shared=shared, buffers=buffers, memory={})
+    store.save(state, {}, set(), {})
+    return Run(folder)

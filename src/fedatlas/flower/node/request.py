@@ -1,0 +1,87 @@
+"""One message's work on a node: whose client it is, on what data, in which run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+
+from fedatlas.atlas.atlas import Atlas
+from fedatlas.config.config import Config
+from fedatlas.engines.simulator import ClientRunner
+from fedatlas.errors import UsageError
+from fedatlas.flower.node.memory import ContextShelf, FolderShelf, Shelf
+from fedatlas.flower.node.settings import Node, open_node
+from fedatlas.flower.protocol.data_form import DataForm
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.types import Memory
+from fedatlas.training.train import make_model
+
+
+class ClientSide:
+    """One message's work: the node, opened, with what the message says of the run."""
+
+    def __init__(self, config: Config, context: Context, about: Mapping[str, Any]) -> None:
+        self.config, self.about = config, about
+        self.node: Node = open_node(context.node_config, config)
+        self.shelf: Shelf = ContextShelf(context.state)
+        if self.node.memory is not None:
+            self.shelf = FolderShelf(self.node.memory / str(about.get("run", "run")))
+        if "kind" in about:
+            data = DataForm.from_values(about).adopt(self.node.federation.data)
+            self.federation = replace(self.node.federation, data=data)
+        else:
+            self.federation = self.node.federation
+        self.device = torch.device(self.node.device)
+
+    def algorithm(self) -> Algorithm:
+        """Return the run's algorithm; of an atlas the client knows the form only, and is told what it needs."""
+        return self.config.algorithm(atlas_of_form(str(self.about["atlas"]), self.node.name))
+
+    def runner(self) -> ClientRunner:
+        """Return the functions that train and test the client."""
+        algorithm, seeds = self.algorithm(), self.config.seeds()
+        name, options = self.config.model(self.federation.data)
+        federation = self.federation.to(self.device)
+        network = make_model(name, options, federation, algorithm, seeds.model).to(self.device)
+        runner = ClientRunner(algorithm, network, federation, self.config.work(), seeds.batches)
+        runner.data(0).place = int(self.about["place"])
+        return runner
+
+    def memory(self) -> Memory:
+        """Return what the client remembers, as of the round that the server says is valid."""
+        try:
+            return self.shelf.take(int(self.about["version"]))
+        except UsageError:
+            if self.node.forget:
+                return {}
+            raise
+
+
+def load_config(path: Path | str, context: Context) -> Config:
+    """Return a run's config, with the run's own settings (``section.key=value``, separated by ``;``) on top."""
+    settings = str(context.run_config.get("settings", ""))
+    return Config.load(path, [part.strip() for part in settings.split(";") if part.strip()])
+
+
+def atlas_form(atlas: Atlas | None) -> str:
+    """Return what a client must know of an atlas to build the algorithm: halves, widths and the index's strategy."""
+    if atlas is None:
+        return ""
+    widths = {half: table.shape[1] for half, table in atlas.halves.items()}
+    return json.dumps({"widths": widths, "strategy": atlas.provenance.get("strategy")})
+
+
+def atlas_of_form(form: str, name: str) -> Atlas | None:
+    """Return an atlas of one client, with zeros for vectors: it has the form of the server's, and none of its rows."""
+    if not form:
+        return None
+    said = json.loads(form)
+    halves = {half: torch.zeros(1, int(width)) for half, width in said["widths"].items()}
+    provenance = {"strategy": said["strategy"]}
+    return Atlas(names=(name,), halves=halves, sizes=torch.ones(1, dtype=torch.int64), provenance=provenance)

@@ -1,0 +1,117 @@
+"""A node: whose client it is, where its data are, and where it keeps what its client remembers.
+
+What the node's config may say (``flower-supernode --node-config``):
+
+client      the client's name, which the node's key is registered under
+data        a folder of pictures, an .npz or a table, as ``fedatlas train --data`` takes them
+loader      a function of your own in place of data, ``module:function`` or ``path/to/file.py:function``
+domain      the client's domain or type, for the server's reports; said only if you set it
+held-out    true for a client that is tested but never trains
+memory      a folder for what the client remembers; without one it is lost with the node's process
+forget      true to let the client begin anew where its memory is gone
+device      where to compute, cpu by default
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fedatlas.algorithms.user_function import find_function
+from fedatlas.config.config import Config
+from fedatlas.data import Dataset, Federation, Iid, federate, load_dataset
+from fedatlas.errors import DataError, UsageError, unknown_name
+
+KEYS = ("client", "data", "loader", "domain", "held-out", "memory", "forget", "device")
+PARTITION = ("partition-id", "num-partitions")
+"""What Flower's simulation tells a node in place of all these."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Node:
+    """One client's node."""
+
+    name: str
+    federation: Federation
+    """The client alone, as if it trained."""
+    memory: Path | None = None
+    forget: bool = False
+    device: str = "cpu"
+    position: int | None = None
+    """In a simulation, the client's position in the federation that the config describes."""
+    held_out: bool = False
+
+
+def open_node(settings: Mapping[str, Any], config: Config) -> Node:
+    """Return the node that a node's config describes."""
+    for key in settings:
+        if key not in (*KEYS, *PARTITION):
+            raise unknown_name("key in the node's config", key, KEYS)
+    if "data" not in settings and "loader" not in settings and PARTITION[0] in settings:
+        return _simulated(int(settings[PARTITION[0]]), config)
+    name = str(settings.get("client", "")).strip()
+    if not name:
+        raise UsageError('the node\'s config must name its client: --node-config \'client="NAME" data="PATH"\'.')
+    domain = str(settings["domain"]) if "domain" in settings else None
+    federation = _own_federation(settings, config)
+    member = replace(federation.clients[0], name=name, held_out=False, domain=domain)
+    return Node(
+        name=name,
+        federation=replace(federation, clients=(member,)),
+        memory=Path(str(settings["memory"])).expanduser() if "memory" in settings else None,
+        forget=bool(settings.get("forget", False)),
+        device=str(settings.get("device", "cpu")),
+        held_out=bool(settings.get("held-out", False)),
+    )
+
+
+def _own_federation(settings: Mapping[str, Any], config: Config) -> Federation:
+    """Return a federation of one client, from the node's data or its own loader."""
+    if ("data" in settings) == ("loader" in settings):
+        raise UsageError("the node's config must say where the client's data are: either data= or loader=.")
+    seed, fraction = config.seeds().partition, config.values["data"]["test_fraction"]
+    found = load_dataset(str(settings["data"]), seed=seed) if "data" in settings else _loaded(settings)
+    if isinstance(found, Federation):
+        if len(found) != 1:
+            raise DataError(f"loader {settings['loader']}: a node holds one client, got a federation of {len(found)}.")
+        return replace(found, data=config.scaled(found.data))
+    found = config.scaled(found)
+    # An official test part is kept; otherwise a share of the examples is set apart, by the run's seed.
+    test = "all" if found.is_test is not None and bool(found.is_test.any()) else "client"
+    return federate(found, Iid(num_clients=1), test=test, test_fraction=fraction, seed=seed)
+
+
+def _loaded(settings: Mapping[str, Any]) -> Dataset | Federation:
+    text = str(settings["loader"])
+    found = find_function(text, "loader")(dict(settings))
+    if not isinstance(found, Dataset | Federation):
+        raise DataError(
+            f"loader {text} must return a fedatlas.Dataset, or a Federation of one client; got {type(found).__name__}. "
+            "fedatlas.from_arrays makes one from arrays."
+        )
+    return found
+
+
+def _simulated(position: int, config: Config) -> Node:
+    federation = _whole_federation(config.to_toml())
+    if not 0 <= position < len(federation):
+        raise UsageError(
+            f"the config makes {len(federation)} clients, and this is node {position}. Run the simulation with "
+            f"num-supernodes={len(federation)}."
+        )
+    member = federation.clients[position]
+    return Node(
+        name=member.name,
+        federation=replace(federation, clients=(replace(member, held_out=False),)),
+        position=position,
+        held_out=member.held_out,
+    )
+
+
+@lru_cache(maxsize=1)
+def _whole_federation(config: str) -> Federation:
+    """Return the federation of a config, once for all nodes of a simulation that share a process."""
+    return Config.from_text(config).federation()

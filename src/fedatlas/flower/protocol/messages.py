@@ -1,0 +1,155 @@
+"""What travels over Flower: arrays under names and plain values, never pickle.
+
+An assignment goes out as the records ``shared``, ``buffers``, ``note/PART`` and ``about``; an answer comes back as
+``change``, ``buffers``, ``note/PART``, ``metrics`` and ``about``.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fedatlas.errors import FedatlasError
+from fedatlas.parts.types import Assignment, ClientScore, Memory, Tensors, Upload
+
+SHARED, BUFFERS, CHANGE, NOTE, ABOUT, METRICS = "shared", "buffers", "change", "note", "about", "metrics"
+SCORE = "score"
+
+
+class BadReplyError(FedatlasError):
+    """An answer that cannot be used; its text is the reason that the record gives."""
+
+
+def arrays(tensors: Tensors) -> ArrayRecord:
+    """Return tensors as one record, in their order."""
+    return ArrayRecord(OrderedDict((name, tensor.detach().cpu()) for name, tensor in tensors.items()))
+
+
+def tensors(record: ArrayRecord) -> Tensors:
+    """Return the tensors of a record, in its order."""
+    return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
+
+
+def plain(values: Mapping[str, Any]) -> ConfigRecord:
+    """Return plain values as one record."""
+    return ConfigRecord(dict(values))
+
+
+def values(records: RecordDict, name: str) -> dict[str, Any]:
+    """Return the plain values of a record; none where there is no such record."""
+    if name in records.metric_records:
+        return dict(records.metric_records[name])
+    return dict(records.config_records.get(name, {}))
+
+
+def pack_memory(prefix: str, memory: Memory) -> dict[str, ArrayRecord]:
+    """Return one record for each part, named ``prefix/PART``."""
+    return {f"{prefix}/{part}": arrays(own) for part, own in memory.items()}
+
+
+def unpack_memory(prefix: str, records: RecordDict) -> Memory:
+    """Return what ``pack_memory`` packed under the prefix."""
+    start = f"{prefix}/"
+    found = ((name, record) for name, record in records.array_records.items() if name.startswith(start))
+    return {name.removeprefix(start): tensors(record) for name, record in found}
+
+
+def pack_assignment(
+    assignment: Assignment, about: Mapping[str, Any], shared: ArrayRecord, buffers: ArrayRecord
+) -> RecordDict:
+    """Return an assignment as records; the model's are given, since all clients of a round get the same."""
+    own = {"round": assignment.round, "rounds": assignment.rounds, "test_own": assignment.test_own}
+    return RecordDict(
+        {
+            SHARED: shared,
+            BUFFERS: buffers,
+            **pack_memory(NOTE, assignment.notes),
+            ABOUT: plain({**own, **about}),
+        }
+    )
+
+
+def unpack_assignment(records: RecordDict) -> Assignment:
+    """Return the assignment that a client received, as client 0 of its own federation of one."""
+    about = values(records, ABOUT)
+    return Assignment(
+        round=int(about["round"]),
+        rounds=int(about["rounds"]),
+        client=0,
+        shared=tensors(records.array_records[SHARED]),
+        buffers=tensors(records.array_records[BUFFERS]),
+        notes=unpack_memory(NOTE, records),
+        test_own=bool(about["test_own"]),
+    )
+
+
+def pack_upload(upload: Upload, *, remembers: bool) -> RecordDict:
+    """Return a client's answer as records; ``remembers`` tells the server whether there is a memory to ask for."""
+    about = {"num_examples": upload.num_examples, "num_steps": upload.num_steps, "remembers": remembers}
+    return RecordDict(
+        {
+            CHANGE: arrays(upload.change),
+            BUFFERS: arrays(upload.buffers),
+            **pack_memory(NOTE, upload.notes),
+            METRICS: MetricRecord(dict(upload.metrics)),
+            **({} if upload.score is None else {SCORE: _score_record(upload.score)}),
+            ABOUT: plain(about),
+        }
+    )
+
+
+def unpack_upload(records: RecordDict, client: int) -> Upload:
+    """Return an answer as the upload of a client of the server's roster."""
+    about = values(records, ABOUT)
+    return Upload(
+        client=client,
+        num_examples=int(about["num_examples"]),
+        num_steps=int(about["num_steps"]),
+        change=tensors(records.array_records[CHANGE]),
+        buffers=tensors(records.array_records[BUFFERS]),
+        notes=unpack_memory(NOTE, records),
+        metrics={name: float(value) for name, value in values(records, METRICS).items()},
+        score=unpack_score(records, client, SCORE) if SCORE in records else None,
+    )
+
+
+def pack_score(score: ClientScore | None) -> RecordDict:
+    """Return a client's score as records; None where it has nothing to be tested on."""
+    return RecordDict({METRICS: MetricRecord({"num_examples": 0}) if score is None else _score_record(score)})
+
+
+def _score_record(score: ClientScore) -> MetricRecord:
+    found = {"num_examples": score.num_examples, "num_correct": score.num_correct, "loss": score.loss}
+    return MetricRecord({**found})
+
+
+def unpack_score(records: RecordDict, client: int, name: str = METRICS) -> ClientScore | None:
+    """Return the score that a client sent."""
+    found = values(records, name)
+    if not int(found["num_examples"]):
+        return None
+    return ClientScore(
+        client=client,
+        num_examples=int(found["num_examples"]),
+        num_correct=int(found["num_correct"]),
+        loss=float(found["loss"]),
+    )
+
+
+def num_bytes(records: RecordDict) -> int:
+    """Return how many bytes of names and values a message carries, without Flower's envelope."""
+    total = sum(len(name) for name in records)
+    total += sum(record.count_bytes() for record in records.array_records.values())
+    for name in (*records.config_records, *records.metric_records):
+        total += sum(len(title) + _size(value) for title, value in values(records, name).items())
+    return total
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(_size(item) for item in value)
+    return len(value) if isinstance(value, str | bytes) else 8

@@ -1,0 +1,265 @@
+"""The server's side: a ServerApp that plays the simulator's rounds over Flower's grid, and keeps a run like any other.
+
+The folder lies on the server. A run that was killed goes on from its last checkpoint when it is started again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedatlas.atlas.sources import kept_atlas
+from fedatlas.config.config import Config
+from fedatlas.engines.simulator import repeatable
+from fedatlas.errors import DataError, FedatlasError, UsageError, unknown_name
+from fedatlas.flower.node.request import atlas_form, load_config
+from fedatlas.flower.protocol.data_form import DataForm, Member, natural_order
+from fedatlas.flower.protocol.expectations import expect
+from fedatlas.flower.server.atlas import NetworkAtlas
+from fedatlas.flower.server.exchange import Conversation, NetworkSettings
+from fedatlas.flower.server.newcomers import adapt_newcomers
+from fedatlas.flower.server.transport import FlowerTransport
+from fedatlas.parts.types import Memory
+from fedatlas.runs.files import atomic_write, memory_from_bytes, memory_to_bytes
+from fedatlas.runs.run import ATLAS, RESOLVED, Run, RunWriter, machine, versions
+from fedatlas.training.loop import TrainingLoop
+from fedatlas.training.train import make_model, resolve
+
+NETWORK, INTRODUCTIONS, BEFORE = "flower", "introductions.safetensors", "before.json"
+QUIET = 10.0
+"""Seconds without a new client after which a run that waits for no particular number begins."""
+
+
+def make_server_app(config: Path | str) -> ServerApp:
+    """Return the ServerApp of a run, from its config file.
+
+    The run's own settings (``flwr run --run-config``): ``folder``, where the run is kept; ``settings``, changes of the
+    config (``section.key=value``, separated by ``;``); ``task``, ``train`` or, when that is done, ``adapt`` to bring
+    in clients that joined later.
+
+    >>> app = make_server_app("run.toml")  # doctest: +SKIP
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        folder = Path(str(context.run_config.get("folder", "runs/flower"))).expanduser()
+        try:
+            run = TASKS[_task(context)](load_config(config, context), grid, folder)
+        except FedatlasError as error:
+            print(f"error: {error}", flush=True)
+            raise
+        print(f"run: {run.folder}", flush=True)
+
+    return app
+
+
+def _task(context: Context) -> str:
+    task = str(context.run_config.get("task", "train"))
+    if task not in TASKS:
+        raise unknown_name("task", task, TASKS)
+    return task
+
+
+def serve(config: Config, grid: Grid, folder: Path) -> Run:
+    """Train over a grid what a config says, in a run folder; go on with the run that is there, if one is."""
+    settings = NetworkSettings(**config.values[NETWORK])
+    conversation = Conversation(grid, settings, lambda line: print(line, flush=True))
+    before = _read_before(folder)
+    members, form, identity = _resumed(before) if before else (*_gathered(conversation, settings), secrets.token_hex(8))
+    if before:
+        _gather_again(conversation, members)
+    print(f"{len(members)} clients: {', '.join(member.name for member in members)}", flush=True)
+    atlas = None
+    if (make := config.atlas_settings()) is not None:
+        maker = NetworkAtlas(conversation, members, form, make, {"run": identity})
+        with repeatable(torch.device("cpu")):
+            atlas = kept_atlas(folder / ATLAS, maker.make, resume=before is not None)
+    federation = form.stand_in(members)
+    algorithm, choices = config.algorithm(atlas), config.run_settings(federation.data)
+    plan, seeds = choices.plan, choices.seeds
+    network = make_model(choices.model, choices.model_options, federation, algorithm, seeds.model)
+    with repeatable(torch.device("cpu")):
+        expected = expect(algorithm, network, form, members)
+        transport = FlowerTransport(
+            conversation,
+            algorithm,
+            network,
+            federation,
+            members,
+            expected,
+            about={"run": identity, "atlas": atlas_form(atlas), **form.values()},
+            work=choices.work,
+            seed=seeds.batches,
+        )
+        resolved = resolve(federation, algorithm, network, choices)
+        resolved |= {"federation": _described(members, form), "identity": identity}
+        resolved |= {
+            "machine": {**machine(torch.device("cpu"), 1, "flower"), "network": asdict(settings)},
+            "versions": versions(),
+        }
+        said = transport.introduce(_read_introductions(folder) if before else None)
+        writer = RunWriter(folder, resolved, config=config.to_toml(), resume=before is not None)
+        try:
+            writer.begin()
+            _write_introductions(folder, said)
+            _write_before(folder, transport.remarks())
+            TrainingLoop(algorithm, federation, transport, plan, seeds, writer, Narrator(plan.rounds)).run()
+        finally:
+            writer.close()
+    return Run(folder)
+
+
+TASKS: dict[str, Callable[[Config, Grid, Path], Run]] = {"train": serve, "adapt": adapt_newcomers}
+
+
+class Narrator:
+    """Says a line a round, for the log of a server."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        return None
+
+    def start_from(self, round: int) -> None:
+        """Say where a resumed run goes on."""
+        if round:
+            print(f"going on after round {round}", flush=True)
+
+    def advance(self, round: int, metrics: Mapping[str, Any]) -> None:
+        """Say that a round is over."""
+        score = f": accuracy {metrics['accuracy']:.1%}" if metrics else ""
+        print(f"round {round} of {self.rounds}{score}", flush=True)
+
+
+def _gathered(conversation: Conversation, settings: NetworkSettings) -> tuple[list[Member], DataForm]:
+    """Wait for the clients and return them in the order of the roster, with the form that their data have."""
+    wanted = settings.clients
+    if isinstance(wanted, list):
+        names = [str(name) for name in wanted]
+        conversation.wait_for(lambda online: online >= set(names), f"the clients {', '.join(names)}")
+    elif wanted is not None:
+        conversation.wait_for(lambda online: len(online) >= wanted, f"{wanted} clients")
+        names = sorted(conversation.known, key=_roster_order(conversation))[:wanted]
+    else:
+        names = _all_there_are(conversation)
+    found = [conversation.known[name] for name in names]
+    form = found[0].form
+    for introduced in found[1:]:
+        try:
+            form = form.united(introduced.form)
+        except DataError as error:
+            raise DataError(f"client {introduced.member.name}: {error}. All clients' examples must be alike.") from None
+    return [introduced.member for introduced in found], form
+
+
+def _gather_again(conversation: Conversation, members: Sequence[Member]) -> None:
+    """Wait for the clients of a run that goes on; nodes need a while to find a server that was started anew."""
+    names = {member.name for member in members}
+    try:
+        conversation.wait_for(names.issubset, f"the run's clients {', '.join(sorted(names))}")
+    except UsageError:
+        missing = ", ".join(sorted(names - conversation.look()))
+        conversation.say(f"going on without {missing} until they return")
+
+
+def _all_there_are(conversation: Conversation) -> list[str]:
+    seen: set[str] = set()
+    since = time.monotonic()
+
+    def settled(online: set[str]) -> bool:
+        nonlocal since, seen
+        if online != seen:
+            seen, since = set(online), time.monotonic()
+        everyone = conversation.simulated and len(online) == len(list(conversation.grid.get_node_ids()))
+        return bool(online) and (everyone or time.monotonic() - since > QUIET)
+
+    names = conversation.wait_for(settled, "clients")
+    return sorted(names, key=_roster_order(conversation))
+
+
+def _roster_order(conversation: Conversation) -> Any:
+    def key(name: str) -> tuple[int, Any]:
+        position = conversation.known[name].position
+        return (0, position) if position is not None else (1, natural_order(name))
+
+    return key
+
+
+def _described(members: Sequence[Member], form: DataForm) -> dict[str, Any]:
+    """Return what the record says of the federation; label counts stay with the clients."""
+    clients: list[dict[str, Any]] = [
+        {
+            "name": m.name,
+            "domain": m.domain,
+            "held_out": m.held_out,
+            "num_train": m.num_train,
+            "num_test": m.num_test,
+            "label_counts": [],
+            "key": m.key,
+        }
+        for m in members
+    ]
+    digest = hashlib.blake2b(json.dumps([clients, form.values()]).encode(), digest_size=16)
+    return {
+        "data": NETWORK,
+        "kind": form.kind,
+        "partition": "each client's own data, at its node",
+        "classes": list(form.classes),
+        "fingerprint": digest.hexdigest(),
+        "clients": clients,
+        "form": form.values(),
+    }
+
+
+def _read_before(folder: Path) -> dict[str, Any] | None:
+    if not (folder / RESOLVED).exists():
+        return None
+    resolved = Run(folder).resolved
+    if "identity" not in resolved:
+        raise UsageError(f"{folder} holds a run that was not made over Flower; choose another folder.")
+    return resolved
+
+
+def _write_introductions(folder: Path, said: Mapping[str, Memory]) -> None:
+    """Keep what clients said before the first round: a run that goes on needs it, and they say it once."""
+    joined = {f"{name}/{part}": own for name, memory in said.items() for part, own in memory.items()}
+    if joined:
+        atomic_write(folder / INTRODUCTIONS, memory_to_bytes(joined))
+
+
+def _write_before(folder: Path, remarks: Mapping[str, Any]) -> None:
+    """Keep who got and sent how much before round 1, for the atlas and for what the algorithm must know at first."""
+    if not (folder / BEFORE).exists():
+        atomic_write(folder / BEFORE, json.dumps(remarks, indent=1).encode())
+
+
+def _read_introductions(folder: Path) -> dict[str, Memory]:
+    if not (folder / INTRODUCTIONS).exists():
+        return {}
+    said: dict[str, Memory] = {}
+    for key, own in memory_from_bytes((folder / INTRODUCTIONS).read_bytes()).items():
+        name, _, part = key.rpartition("/")
+        said.setdefault(name, {})[part] = own
+    return said
+
+
+def _resumed(resolved: Mapping[str, Any]) -> tuple[list[Member], DataForm, str]:
+    federation = resolved["federation"]
+    fields = ("name", "domain", "held_out", "num_train", "num_test", "key")
+    members = [Member(**{field: client[field] for field in fields}) for client in federation["clients"]]
+    return members, DataForm.from_values(federation["form"]), str(resolved["identity"])

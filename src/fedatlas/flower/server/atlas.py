@@ -1,0 +1,180 @@
+"""An atlas made over the network before round 1: clients encode at home.
+
+federated   FedAvg trains the index network by the same rounds that train any model; no vector of an example leaves
+global      each client uploads some pairs (example vector, label) and the server trains; only if the config says so
+others      each client computes its own row at home and sends it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from flwr.app import RecordDict
+from torch import Tensor
+
+from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.client2vec.index import EPOCHS, index_seed
+from fedatlas.atlas.client2vec.network import DSAIGN
+from fedatlas.atlas.client2vec.train_federated import index_algorithm, index_work
+from fedatlas.atlas.client2vec.train_global import train_globally
+from fedatlas.atlas.encoders.base import Embeddings
+from fedatlas.atlas.encoders.registry import make_encoder
+from fedatlas.atlas.sources import SOURCES, index_settings
+from fedatlas.data.dataset import Dataset
+from fedatlas.data.federation import Client, Federation
+from fedatlas.errors import UsageError, unknown_name
+from fedatlas.flower.protocol.checks import check_arrays
+from fedatlas.flower.protocol.data_form import DataForm, Member
+from fedatlas.flower.protocol.expectations import Expectations, Shape, Shapes, shapes
+from fedatlas.flower.protocol.messages import ABOUT, SHARED, BadReplyError, arrays, plain
+from fedatlas.flower.server.exchange import Conversation
+from fedatlas.flower.server.transport import TRIES, FlowerTransport
+from fedatlas.parts.sampler import Draws
+from fedatlas.parts.types import Tensors
+from fedatlas.training.progress import Silent
+from fedatlas.training.rounds import initial_state, play_round
+from fedatlas.training.train import TrainingPlan
+
+PAIRS, ROW = "pairs", "row"
+
+
+class NetworkAtlas:
+    """Makes an atlas of the members of a run."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        members: Sequence[Member],
+        form: DataForm,
+        options: Mapping[str, Any],
+        about: Mapping[str, Any],
+    ) -> None:
+        self.conversation, self.members, self.form = conversation, list(members), form
+        self.about = {**about, **form.values()}
+        self.source, self.strategy = options.get("source", "client2vec"), options["strategy"]
+        self.epochs, self.seed = int(options.get("epochs", EPOCHS)), int(options["seed"])
+        self.encoder, self.encoder_options = options.get("encoder", "builtin"), options.get("encoder_options") or {}
+        self.settings = index_settings(self.encoder, options.get("settings"))
+        if self.source not in SOURCES:
+            raise unknown_name("source of an atlas", self.source, SOURCES)
+
+    def make(self) -> Atlas:
+        """Return the atlas."""
+        if self.source != "client2vec":
+            labels = self.source == "label-histogram"
+            form = {"label": _row(len(self.form.classes))} if labels else {"feature": _row(None)}
+            rows = self._rows("query.row", {}, form)
+            return self._atlas(rows, {"source": self.source.replace("-", "_")})
+        sample = self._sample()
+        own = index_seed(self.seed)
+        network = DSAIGN(sample.examples.shape[1], sample.classes.shape[1], self.settings, seed=own)
+        targets = network.targets(sample.classes)
+        train = self._train_globally if self.strategy == "global" else self._train_federated
+        loss = train(network, targets, own)
+        trained = {name: parameter.detach() for name, parameter in network.named_parameters()}
+        form = {"feature": _row(network.width), "label": _row(network.class_width)}
+        rows = self._rows("query.index", trained, form)
+        provenance = {
+            "source": "client2vec",
+            "encoder": sample.encoder,
+            "strategy": self.strategy,
+            "epochs": self.epochs,
+            "seed": self.seed,
+            "training_clients": sum(not member.held_out for member in self.members),
+            "last_loss": loss,
+            "settings": {**asdict(self.settings), "losses": list(self.settings.losses)},
+            "network": network.describe(),
+        }
+        return self._atlas(rows, provenance)
+
+    def _sample(self) -> Embeddings:
+        """Return what the encoder makes of made-up examples: it tells widths, and the vectors of the classes."""
+        encoder = make_encoder(self.encoder, **self.encoder_options)
+        return encoder.encode(self.form.stand_in(self.members[:1], [2]), progress=False)
+
+    def _train_federated(self, network: DSAIGN, targets: Tensor, own: int) -> float:
+        algorithm = index_algorithm(self.settings, targets)
+        federation = DataForm(kind="features", shape=(network.width,), classes=self.form.classes).stand_in(self.members)
+        expected = Expectations(change=shapes({**dict(network.named_parameters())}), buffers={})
+        transport = FlowerTransport(
+            self.conversation,
+            algorithm,
+            network,
+            federation,
+            self.members,
+            expected,
+            about=self.about,
+            work=index_work(self.settings),
+            seed=own,
+            action="index",
+        )
+        size = TrainingPlan(rounds=self.epochs, cohort=self.settings.cohort).cohort_size(len(federation.training_ids))
+        state = initial_state(algorithm, *transport.runner.bench.shared(), transport.roster)
+        draws = Draws(algorithm.sampler, transport.roster, size, own)
+        loss = 0.0
+        while state.round < self.epochs:
+            state, record = play_round(algorithm, state, transport.roster, transport, draws, rounds=self.epochs)
+            loss = sum(record.weights[client] * own_loss for client, own_loss in record.losses.items())
+            self.conversation.say(f"index: round {state.round} of {self.epochs}, loss {loss:.3f}")
+        transport.runner.bench.load(state.shared, state.buffers, {})
+        return loss
+
+    def _train_globally(self, network: DSAIGN, targets: Tensor, own: int) -> float:
+        members = [member for member in self.members if not member.held_out]
+        wanted: Shapes = {"inputs": Shape(torch.float32, (None, network.width)), "labels": Shape(torch.int64, (None,))}
+        found = self._ask("query.pairs", {}, members, lambda records: self._pairs(records, wanted))
+        inputs = torch.cat([found[m.name]["inputs"] for m in members])
+        labels = torch.cat([found[m.name]["labels"] for m in members])
+        parts = torch.arange(len(labels)).split([len(found[m.name]["labels"]) for m in members])
+        clients = tuple(Client(name=m.name, train=part, test=part[:0]) for m, part in zip(members, parts, strict=True))
+        data = Dataset(name="pairs", inputs=inputs, labels=labels, classes=self.form.classes)
+        pairs = Federation(data=data, clients=clients)
+        cpu = torch.device("cpu")
+        return train_globally(network, pairs, targets, epochs=self.epochs, seed=own, device=cpu, progress=Silent())
+
+    def _pairs(self, records: RecordDict, wanted: Shapes) -> Tensors:
+        found = check_arrays(records, PAIRS, wanted)
+        labels = found["labels"]
+        if not len(labels) or len(labels) != len(found["inputs"]) or len(labels) > self.settings.upload:
+            raise BadReplyError(f"{len(labels)} labels for {len(found['inputs'])} vectors")
+        if int(labels.min()) < 0 or int(labels.max()) >= len(self.form.classes):
+            raise BadReplyError("a label is none of the classes")
+        return found
+
+    def _rows(self, kind: str, shared: Tensors, form: Shapes) -> dict[str, Tensors]:
+        return self._ask(kind, shared, self.members, lambda records: check_arrays(records, ROW, form))
+
+    def _ask(
+        self, kind: str, shared: Tensors, members: Sequence[Member], check: Callable[[RecordDict], Tensors]
+    ) -> dict[str, Tensors]:
+        """Return what every member answers; nobody can be missing in an atlas."""
+        answers: dict[str, Tensors] = {}
+        down = arrays(shared)
+        for _ in range(TRIES):
+            missing = [m.name for m in members if m.name not in answers]
+            if not missing:
+                return answers
+            self.conversation.wait_for(set(missing).issubset, f"{', '.join(missing)}, for the atlas")
+            contents = {name: RecordDict({SHARED: down, ABOUT: plain(self.about)}) for name in missing}
+            answers |= self.conversation.ask(kind, contents, lambda _, records: check(records), round=0, stage="atlas")
+        silent = ", ".join(m.name for m in members if m.name not in answers)
+        if silent:
+            raise UsageError(f"{silent} did not give what the atlas needs; look at the nodes' logs.")
+        return answers
+
+    def _atlas(self, rows: Mapping[str, Tensors], provenance: Mapping[str, Any]) -> Atlas:
+        halves = list(next(iter(rows.values())))
+        return Atlas(
+            names=tuple(m.name for m in self.members),
+            halves={half: torch.stack([rows[m.name][half] for m in self.members]) for half in halves},
+            sizes=torch.tensor([m.num_train for m in self.members]),
+            domains=tuple(m.domain for m in self.members),
+            provenance={**provenance, "federation": "over a network"},
+        )
+
+
+def _row(width: int | None) -> Shape:
+    return Shape(torch.float32, (width,))

@@ -1,0 +1,206 @@
+"""A transport whose clients are nodes of a Flower network. What they remember stays with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor, nn
+
+from fedatlas.client.model import LocalWork
+from fedatlas.data.federation import Federation
+from fedatlas.engines.simulator import ClientRunner
+from fedatlas.errors import UsageError
+from fedatlas.flower.protocol.checks import check_said, check_score, check_upload
+from fedatlas.flower.protocol.data_form import Member
+from fedatlas.flower.protocol.expectations import Expectations
+from fedatlas.flower.protocol.messages import ABOUT, BUFFERS, SHARED, arrays, pack_assignment, plain, values
+from fedatlas.flower.server.exchange import Conversation
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.types import Assignment, ClientInfo, ClientScore, Memory, Tensors, Upload
+from fedatlas.training.meanwhile import Meanwhile
+
+REMEMBERS, ROUND = "remembers", "round"
+"""What a checkpoint says of a client: the round whose memory the client must take up. The memory itself is not here."""
+
+
+TRIES = 3
+"""How often clients are asked what nobody can go on without."""
+
+
+class FlowerTransport:
+    """Asks nodes to survey, train and test, and takes the answers of those that answer in time and form.
+
+    ``run`` sets this run's memories apart on nodes; ``about`` is what every message says of the run.
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        algorithm: Algorithm,
+        network: nn.Module,
+        federation: Federation,
+        members: Sequence[Member],
+        expected: Expectations,
+        *,
+        about: Mapping[str, Any],
+        work: LocalWork,
+        seed: int,
+        action: str = "",
+    ) -> None:
+        self.conversation, self.members, self.expected, self.about = conversation, list(members), expected, dict(about)
+        self.runner = ClientRunner(algorithm, network, federation, work, seed)
+        self.meanwhile = Meanwhile()
+        self.roster: list[ClientInfo] = [
+            ClientInfo(id=i, name=m.name, num_examples=m.num_train, held_out=m.held_out) for i, m in enumerate(members)
+        ]
+        self.memory: MutableMapping[int, Memory] = {}
+        """For each client, the round whose memory is the valid one."""
+        self.changed: set[int] = set()
+        self._action = f".{action}" if action else ""
+        self._saved: dict[int, Memory] = {}
+        self._pending: dict[int, Memory] = {}
+        self._silent: set[int] = set()
+        self._records: tuple[Tensors, Tensors, ArrayRecord, ArrayRecord] | None = None
+
+    def introduce(self, known: Mapping[str, Memory] | None = None) -> dict[str, Memory]:
+        """Ask all clients what the algorithm's parts must know of them, where it is not known; return all of it."""
+        if not self.expected.introductions.shapes:
+            return {}
+        answers = dict(known or {})
+        for _ in range(TRIES):
+            missing = {m.name: i for i, m in enumerate(self.members) if m.name not in answers}
+            if not missing:
+                break
+            self.conversation.wait_for(set(missing).issubset, f"{', '.join(missing)}, to hear of their data")
+            answers |= self.conversation.ask(
+                "query.introduce",
+                {name: RecordDict({ABOUT: self._about(i)}) for name, i in missing.items()},
+                lambda _, records: check_said(records, self.expected.introductions),
+                round=0,
+                stage="introduction",
+            )
+        if silent := [m.name for m in self.members if m.name not in answers]:
+            raise UsageError(
+                f"{', '.join(silent)} did not say what {self.runner.algorithm.name} must know before the first round. "
+                "Look at the nodes' logs, or leave these clients out of flower.clients."
+            )
+        self.roster = [replace(client, introduction=answers[client.name]) for client in self.roster]
+        return answers
+
+    def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
+        """Return what clients answer before training, by client id."""
+        self._begin(assignments)
+        contents = {self.members[a.client].name: self._packed(a) for a in assignments}
+        answers = self.conversation.ask(
+            "query.survey",
+            contents,
+            lambda _, records: check_said(records, self.expected.surveys),
+            round=assignments[0].round,
+            stage="survey",
+        )
+        found = {a.client: answers[self.members[a.client].name] for a in assignments if self._name(a) in answers}
+        self._silent = {a.client for a in assignments} - found.keys()
+        return found
+
+    def train(self, assignments: Sequence[Assignment]) -> list[Upload]:
+        """Train clients; what they remember counts from ``commit`` on. Too few answers count as none."""
+        self._begin(assignments)
+        number = assignments[0].round
+        ids = {self._name(a): a.client for a in assignments}
+        remembers: dict[int, bool] = {}
+
+        def check(name: str, records: RecordDict) -> Upload:
+            client = ids[name]
+            member = self.members[client]
+            upload = check_upload(records, self.expected, client, member.num_train, member.num_test)
+            remembers[client] = bool(values(records, ABOUT).get("remembers"))
+            return upload
+
+        contents = {self._name(a): self._packed(a) for a in assignments if a.client not in self._silent}
+        self.meanwhile.catch_up()
+        answers = self.conversation.ask(f"train{self._action}", contents, check, round=number, stage="training")
+        self._silent = set()
+        least = self.conversation.settings.least(len(assignments))
+        if len(answers) < least:
+            self.conversation.drop("all", "round", f"{len(answers)} answers, at least {least} are wanted: no change")
+            return []
+        uploads = [answers[name] for name in ids if name in answers]
+        state = {REMEMBERS: {ROUND: torch.tensor(number)}}
+        self._pending = {u.client: state for u in uploads if remembers[u.client] or u.client in self.memory}
+        return uploads
+
+    def evaluate(self, shared: Tensors, buffers: Tensors, clients: Sequence[int]) -> list[ClientScore]:
+        """Return how the shared model, with each client's own parameters, does on the clients' test parts."""
+        down, more = self._model(shared, buffers)
+        tested = {self.members[c].name: c for c in clients if self.members[c].num_test}
+        contents = {
+            name: RecordDict({SHARED: down, BUFFERS: more, ABOUT: self._about(c)}) for name, c in tested.items()
+        }
+        answers = self.conversation.ask(
+            "evaluate",
+            contents,
+            lambda name, records: check_score(records, tested[name], self.members[tested[name]].num_test),
+            round=0,
+            stage="test",
+        )
+        scores = [score for score in answers.values() if score is not None]
+        return sorted(scores, key=lambda score: score.client)
+
+    def commit(self) -> None:
+        """Take the answers of a round that was played to its end: clients shall go on from what they remember of it."""
+        self.memory.update(self._pending)
+        self.changed |= self._pending.keys()
+        self._pending = {}
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """Return a tensor that was read from a file: the server computes where it is."""
+        return tensor
+
+    def fallbacks(self) -> dict[str, int]:
+        """Return nothing: how a client runs is its node's affair."""
+        return {}
+
+    def remarks(self) -> dict[str, Any]:
+        """Return who was left out and why, and the bytes that each client got and sent."""
+        found = {"left_out": self.conversation.dropped, "bytes": self.conversation.traffic}
+        self.conversation.dropped, self.conversation.traffic = [], {}
+        return found
+
+    def _begin(self, assignments: Sequence[Assignment]) -> None:
+        """Wait for as many clients of the cohort as a round needs."""
+        if not self.changed:  # whoever saved a checkpoint has cleared it
+            self._saved = dict(self.memory)
+        cohort = {self._name(a) for a in assignments}
+        least = self.conversation.settings.least(len(cohort))
+        what = f"{least} of the {len(cohort)} clients of round {assignments[0].round}"
+        self.conversation.wait_for(lambda online: len(online & cohort) >= least, what)
+
+    def _name(self, assignment: Assignment) -> str:
+        return self.members[assignment.client].name
+
+    def _packed(self, assignment: Assignment) -> RecordDict:
+        shared, buffers = self._model(assignment.shared, assignment.buffers)
+        return pack_assignment(assignment, self._about(assignment.client), shared, buffers)
+
+    def _model(self, shared: Tensors, buffers: Tensors) -> tuple[ArrayRecord, ArrayRecord]:
+        """Return the model's records; they are made once for all messages that carry the same one."""
+        if self._records is None or self._records[0] is not shared or self._records[1] is not buffers:
+            self._records = (shared, buffers, arrays(shared), arrays(buffers))
+        return self._records[2], self._records[3]
+
+    def _about(self, client: int) -> ConfigRecord:
+        version, saved = _round(self.memory, client), _round(self._saved, client)
+        own = {
+            "place": sum(other.held_out == self.members[client].held_out for other in self.members[:client]),
+            "version": version,
+            "keep": sorted({version, saved}),
+        }
+        return plain({**self.about, **own})
+
+
+def _round(memory: Mapping[int, Memory], client: int) -> int:
+    return int(memory[client][REMEMBERS][ROUND]) if client in memory else 0

@@ -1,0 +1,157 @@
+"""An algorithm: who takes part, what clients minimise, how much each counts, how changes become a model, what stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from fedatlas.errors import UsageError, expect
+from fedatlas.parts.objective import CrossEntropy, Term
+from fedatlas.parts.optimizer import SGD, LocalOptimizer
+from fedatlas.parts.sampler import Sampler, Uniform
+from fedatlas.parts.server_rule import ServerRule
+from fedatlas.parts.split import Buffers, ShareAll, Split
+from fedatlas.parts.weighting import ByExamples, Equal, Weighting
+
+OPTIMIZER = "Write fedatlas.SGD(lr=0.05) or fedatlas.Adam(lr=0.001)."
+ONE: dict[str, type] = {"sampler": Sampler, "split": Split, "optimizer": LocalOptimizer}
+SEVERAL: dict[str, type] = {"objective": Term, "weighting": Weighting, "server": ServerRule}
+"""The slots that hold one part, or a tuple of parts, and what kind."""
+Part = Sampler | Term | Weighting | ServerRule
+Extension = Callable[[nn.Module], nn.Module]
+"""Returns a model around a model: FedPCE's conditioned norms, a projection head, an input normalisation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """The parts of a federated algorithm. Parts are frozen; ``replace`` makes a new algorithm from an old one.
+
+    >>> from dataclasses import replace
+    >>> from fedatlas import Algorithm, SGD
+    >>> replace(Algorithm(name="fedavg"), optimizer=SGD(lr=0.1)).optimizer.lr
+    0.1
+    """
+
+    name: str
+    sampler: Sampler = Uniform()
+    """Who takes part."""
+    objective: tuple[Term, ...] = (CrossEntropy(),)
+    """What each client minimises: a sum."""
+    weighting: tuple[Weighting, ...] = (ByExamples(),)
+    """How much each client counts: a chain, normalised after its last link."""
+    server: tuple[ServerRule, ...] = ()
+    """How the weighted change becomes the applied change: a chain."""
+    split: Split = ShareAll()
+    """What stays home."""
+    optimizer: LocalOptimizer = SGD()
+    """How a client steps."""
+    extensions: tuple[Extension, ...] = ()
+    """What the algorithm builds around the user's model, innermost first."""
+
+    def __post_init__(self) -> None:
+        _check_parts(self)
+        for slot in SEVERAL:
+            names = [part.name for part in getattr(self, slot)]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise UsageError(f"{self.name}: two parts of its {slot} are named {twice[0]!r}; names must differ.")
+        if not self.objective:
+            raise UsageError(f"{self.name}: the objective is empty; give it at least one term.")
+
+    def with_terms(self, *terms: Term) -> Algorithm:
+        """Return the algorithm with more summands in its objective."""
+        return replace(self, objective=(*self.objective, *terms))
+
+    def with_rules(self, *rules: ServerRule) -> Algorithm:
+        """Return the algorithm with more server rules at the end of its chain."""
+        return replace(self, server=(*self.server, *rules))
+
+    def with_weighting(self, *weightings: Weighting) -> Algorithm:
+        """Return the algorithm with more links at the end of its weighting chain."""
+        return replace(self, weighting=(*self.weighting, *weightings))
+
+    def with_optimizer(self, optimizer: LocalOptimizer) -> Algorithm:
+        """Return the algorithm over another base optimizer; FedSAM, say, keeps its perturbation."""
+        expect(optimizer, LocalOptimizer, "optimizer must be one of fedatlas's", OPTIMIZER)
+        return replace(self, optimizer=self.optimizer.rebased(optimizer))
+
+    def with_buffers(self, buffers: Buffers) -> Algorithm:
+        """Return the algorithm with another policy for running statistics."""
+        return replace(self, split=replace(self.split, buffers=buffers))
+
+    def counting_equally(self) -> Algorithm:
+        """Return the algorithm with every client counted the same where it counted them by their examples."""
+        links = (Equal() if isinstance(link, ByExamples) else link for link in self.weighting)
+        return replace(self, weighting=tuple(links))
+
+    @property
+    def surveys(self) -> bool:
+        """Whether clients are asked before each round's training."""
+        return any(term.surveys for term in self.objective)
+
+    @property
+    def needs_model(self) -> str | None:
+        """The name of the model that the algorithm is built around, where not any model will do."""
+        needed = (getattr(extension, "needs_model", None) for extension in self.extensions)
+        return next((name for name in needed if name is not None), None)
+
+    def server_parts(self) -> Iterator[tuple[str, Sampler | Weighting | ServerRule]]:
+        """Yield the parts that remember on the server, each with the key of its memory."""
+        yield f"sampler/{self.sampler.name}", self.sampler
+        for link in self.weighting:
+            yield f"weighting/{link.name}", link
+        for rule in self.server:
+            yield f"server/{rule.name}", rule
+
+    def parts(self) -> Iterator[Part]:
+        """Yield the parts that may ask something of a client."""
+        yield from self.objective
+        yield from (part for _, part in self.server_parts())
+
+    def disclosures(self) -> list[str]:
+        """Return what leaves a client beyond its number of examples and the model's change."""
+        return list(dict.fromkeys(line for part in self.parts() for line in part.discloses))
+
+    def extend(self, model: nn.Module) -> nn.Module:
+        """Return the model with the algorithm's extensions around it."""
+        for extension in self.extensions:
+            model = extension(model)
+        return model
+
+    def describe(self) -> dict[str, Any]:
+        """Return all parts and hyper-parameters as plain values, for the record and for comparing."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+
+def _check_parts(algorithm: Algorithm) -> None:
+    """Refuse what is no part of its slot's kind, or has no name."""
+    who = algorithm.name
+    for slot, kind in ONE.items():
+        do = OPTIMIZER if slot == "optimizer" else f"Make it one: class Mine({kind.__name__}), then {slot}=Mine()."
+        expect(getattr(algorithm, slot), kind, f"{who}: {slot} must be a {kind.__name__}", do)
+    for slot, kind in SEVERAL.items():
+        do = f"Write {slot}=(part,) with the comma, or {slot}=(one, other)."
+        expect(getattr(algorithm, slot), (tuple, list), f"{who}: {slot} must be a tuple of parts", do)
+        do = f"Make it one: class Mine({kind.__name__}), then Mine() in the tuple."
+        for part in getattr(algorithm, slot):
+            expect(part, kind, f"{who}: each part of {slot} must be a {kind.__name__}", do)
+    for part in (algorithm.sampler, *algorithm.objective, *algorithm.weighting, *algorithm.server):
+        title = type(part).__name__
+        do = f'Write `name: ClassVar[str] = "{title.lower()}"` in class {title}: it keys what the part remembers.'
+        expect(getattr(part, "name", None), str, f"{who}: {title} must have a name", do)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if not isinstance(value, type) and callable(describe := getattr(value, "describe", None)):
+        return describe()  # an atlas is too large to write down
+    if is_dataclass(value) and not isinstance(value, type):
+        settings = {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.repr}
+        return {"part": type(value).__name__, **settings}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return getattr(value, "__name__", None) or repr(value)

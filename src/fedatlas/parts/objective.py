@@ -1,0 +1,158 @@
+"""What a client minimises: terms that add."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedatlas.errors import TrainingError, UsageError, expect_settings
+from fedatlas.models.classifier import inside_transformation
+from fedatlas.parts.types import Cohort, Tensors
+
+if TYPE_CHECKING:
+    from fedatlas.client.model import ClientData, Local
+
+
+class Batch(NamedTuple):
+    """One minibatch, ready for the model."""
+
+    inputs: Tensor
+    labels: Tensor
+    weights: Tensor | None = None
+    """What each example counts, where some are padding; only a term that weighs examples ever sees them."""
+
+
+class Output(NamedTuple):
+    """What a model returns for a batch."""
+
+    features: Tensor
+    """(B, width), the input of the classifier."""
+    logits: Tensor
+
+
+class Term:
+    """One summand of the local loss. Subclasses are frozen dataclasses of hyper-parameters.
+
+    A term's name keys what it remembers, what the server tells it and what it sends; a server rule of the same name
+    is its other half. Two terms of one algorithm may not share a name.
+    """
+
+    name: ClassVar[str]
+    discloses: ClassVar[tuple[str, ...]] = ()
+    """What leaves the client beyond the model's change, one line each."""
+    surveys: ClassVar[bool] = False
+    """Whether clients are asked (``survey``) before each round's training."""
+    weighs_examples: ClassVar[bool] = False
+    """Whether ``loss`` heeds the batch's weights; clients of unequal sizes can then step together."""
+    differentiates_twice: ClassVar[bool] = False
+    """Whether ``loss`` holds a gradient of what the network says, so that the network must not be compiled."""
+
+    def __post_init__(self) -> None:
+        expect_settings(self)
+
+    def introduce(self, data: ClientData) -> Tensors:
+        """Return what the server must know before the first round; sent once."""
+        return {}
+
+    def survey(self, local: Local) -> Tensors:
+        """Return what the server must know before this round's training; the model is the received one."""
+        return {}
+
+    def begin(self, local: Local) -> None:
+        """Prepare ``local.memory`` before the first step; the model is the received one."""
+
+    def prepare(self, local: Local, batch: Batch) -> Batch:
+        """Return the batch that the model and all terms shall see in place of this one."""
+        return batch
+
+    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor | None:
+        """Return the summand, a pure function of the current parameters and the batch; None adds nothing."""
+        return None
+
+    def gradient(self, local: Local, gradients: list[Tensor]) -> list[Tensor]:
+        """Return the gradients, in the parameters' order, with this term's own added.
+
+        In place of ``loss``, for a term of the parameters alone whose gradient is known: autograd then need not walk
+        over every parameter twice. What it would add to the loss is not in the recorded training loss.
+        """
+        return gradients
+
+    def finish(self, local: Local) -> Tensors:
+        """Update ``local.memory`` after the last step and return what to send."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropy(Term):
+    """The mean cross-entropy of the batch."""
+
+    name: ClassVar[str] = "cross_entropy"
+    weighs_examples: ClassVar[bool] = True
+
+    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
+        """Return the mean over the batch of ``-log softmax(logits)[label]``."""
+        return mean_cross_entropy(output.logits, batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceivedLoss(Term):
+    """Adds nothing to the loss; tells the server how the received model does on the client's training data."""
+
+    name: ClassVar[str] = "received_loss"
+    discloses: ClassVar[tuple[str, ...]] = ("mean loss of the received model on the client's training data",)
+
+    def begin(self, local: Local) -> None:
+        """Measure the received model before the first step."""
+        local.scratch[self.name] = {"loss": local.received_loss()}
+
+    def finish(self, local: Local) -> Tensors:
+        """Send what was measured."""
+        return local.scratch[self.name]
+
+
+def summands(objective: Iterable[Term], local: Local, batch: Batch, output: Output) -> list[Tensor]:
+    """Return what the terms add to the loss, one number each."""
+    found = []
+    for term in objective:
+        loss = term.loss(local, batch, output)
+        if loss is None:
+            continue
+        if getattr(loss, "ndim", 0):
+            raise UsageError(
+                f"the loss of the term {term.name!r} ({type(term).__name__}) must be one number, got a tensor of shape "
+                f"{tuple(loss.shape)}. Return the mean over the examples, e.g. loss.mean()."
+            )
+        found.append(loss)
+    return found
+
+
+def mean_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """Return the mean cross-entropy over the batch, or over what its examples weigh."""
+    if batch.weights is None and not inside_transformation():
+        return F.cross_entropy(logits, batch.labels)
+    # Under vmap torch's own would be taken apart into many small operations.
+    losses = -logits.log_softmax(1).gather(1, batch.labels[:, None]).squeeze(1)
+    return losses.mean() if batch.weights is None else (losses * batch.weights).sum() / batch.weights.sum()
+
+
+def received_losses(cohort: Cohort, part: str) -> Tensor:
+    """Return the loss of the received model on each answering client's training data, float64, for a part."""
+    name = ReceivedLoss.name
+    if not all(name in upload.notes for upload in cohort.uploads):
+        raise UsageError(f"{part} needs the clients' losses: add ReceivedLoss() to the objective.")
+    losses = torch.stack([upload.notes[name]["loss"] for upload in cohort.uploads]).double().cpu()
+    for upload, loss in zip(cohort.uploads, losses.tolist(), strict=True):
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the received model's loss is {loss}. Lower the learning rate, or look at this client's data.",
+                client=cohort.roster[upload.client].name,
+                round=cohort.round,
+                stage="aggregation",
+            )
+    return losses

@@ -1,0 +1,211 @@
+"""Checkpoints: safetensors files and one manifest that names them with their checksums.
+
+The manifest is replaced in one step after all files are on disk, so a run that is killed at any moment finds either
+the old checkpoint or the new one, whole. Only clients whose memory changed are written anew; which file is whose is
+a journal that grows by their lines, of which the manifest says how long it is and what its checksum is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedatlas.errors import RunFolderError
+from fedatlas.runs.client_memory import ClientMemories
+from fedatlas.training.rounds import ServerState
+from fedatlas.runs.files import SUFFIX, Entry, Place, TensorFiles, damaged, digest
+from fedatlas.runs.files import atomic_write as atomic_write
+from fedatlas.parts.types import Memory
+
+MANIFEST = "manifest.json"
+FORMAT = 2
+JOURNAL = "clients-{:06d}.jsonl"
+SPARE_LINES = 1000
+"""A journal is written anew when it has this many lines beyond four for each client."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What a run needs to go on."""
+
+    state: ServerState
+    clients: ClientMemories
+    records: dict[str, int]
+    """How many bytes of each record file belong to this checkpoint."""
+
+
+class CheckpointStore:
+    """The checkpoints of one run, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = TensorFiles(folder)
+        self._journal = _Journal(folder)
+        self._server: str | None = None
+
+    def exists(self) -> bool:
+        """Tell whether there is a checkpoint."""
+        return (self.folder / MANIFEST).exists()
+
+    def round(self) -> int:
+        """Return how many rounds the checkpoint has seen, 0 if there is none."""
+        return int(self._manifest()["round"]) if self.exists() else 0
+
+    def memories(self, limit: int | None, place: Place) -> ClientMemories:
+        """Return a place for what clients will remember, that spills into this folder."""
+        return ClientMemories(self.files, limit=limit, place=place)
+
+    def save(
+        self, state: ServerState, clients: Mapping[int, Memory], changed: set[int], records: Mapping[str, int]
+    ) -> None:
+        """Write the state, and the memory of the clients that changed."""
+        memory = {"shared": state.shared, "buffers": state.buffers}
+        server = self.files.write(
+            f"server-{state.round:06d}", memory | {f"memory/{k}": v for k, v in state.memory.items()}
+        )
+        entries = {
+            client: clients.entry(client)
+            if isinstance(clients, ClientMemories) and clients.files is self.files
+            else self.files.write(f"client-{client:06d}-{state.round:06d}", clients[client])
+            for client in sorted(changed)
+        }
+        replaced = self._journal.add(entries, state.round)
+        body = {
+            "format": FORMAT,
+            "round": state.round,
+            "server": asdict(server),
+            "clients": self._journal.claim(),
+            "records": dict(records),
+        }
+        manifest = {"sha256": digest(json.dumps(body, sort_keys=True).encode()), **body}
+        atomic_write(self.folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+        if isinstance(clients, ClientMemories):
+            clients.stamp = state.round + 1
+            replaced |= clients.obsolete
+            clients.obsolete = set()
+        if self._server not in (None, server.file):
+            replaced.add(str(self._server))
+        self._server = server.file
+        for name in replaced:
+            self.files.remove(name)
+
+    def load(self, place: Place = lambda tensor: tensor, limit: int | None = None) -> Checkpoint:
+        """Read the checkpoint, refusing one that was cut short or altered.
+
+        Of what clients remember at most ``limit`` bytes are read at once; the rest when it is asked for.
+        """
+        manifest = self._manifest()
+        state = self._state(manifest, place)
+        entries = self._journal.open(manifest["clients"])
+        self._server = manifest["server"]["file"]
+        clients = ClientMemories.opened(self.files, entries, stamp=state.round + 1, limit=limit, place=place)
+        return Checkpoint(state, clients, {name: int(size) for name, size in manifest["records"].items()})
+
+    def load_state(self, place: Place = lambda tensor: tensor) -> ServerState:
+        """Read the server's state only."""
+        return self._state(self._manifest(), place)
+
+    def clear_leftovers(self) -> None:
+        """Remove files that the checkpoint does not name: those of a run that was killed after it."""
+        manifest = self._manifest()
+        used = {entry.file for entry in self._journal.open(manifest["clients"]).values()}
+        used |= {manifest["server"]["file"], manifest["clients"]["file"]}
+        for file in self.folder.iterdir():
+            if file.suffix in (SUFFIX, ".jsonl", ".partial") and file.name not in used:
+                file.unlink(missing_ok=True)
+
+    def _state(self, manifest: Mapping[str, Any], place: Place) -> ServerState:
+        memory = self.files.read(Entry(**manifest["server"]), place)
+        return ServerState(
+            round=int(manifest["round"]),
+            shared=memory.pop("shared", {}),
+            buffers=memory.pop("buffers", {}),
+            memory={key.removeprefix("memory/"): value for key, value in memory.items()},
+        )
+
+    def _manifest(self) -> dict[str, Any]:
+        path = self.folder / MANIFEST
+        try:
+            manifest: dict[str, Any] = json.loads(path.read_bytes())
+            claimed = manifest.pop("sha256")
+        except (ValueError, KeyError, AttributeError) as error:
+            raise damaged(path, "it is not a whole manifest") from error
+        except FileNotFoundError as error:
+            raise RunFolderError(
+                f"there is no checkpoint in {self.folder}: the run did not reach its first. Resume it, or train anew."
+            ) from error
+        except OSError as error:
+            raise RunFolderError(f"cannot read {path}: {error.strerror}.") from error
+        if claimed != digest(json.dumps(manifest, sort_keys=True).encode()):
+            raise damaged(path, "its checksum differs")
+        if manifest.get("format") != FORMAT:
+            raise damaged(path, "another version of fedatlas wrote it")
+        return manifest
+
+
+class _Journal:
+    """Which file holds which client's memory: one line a change, the last one counts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._name = JOURNAL.format(0)
+        self._size = 0
+        self._lines = 0
+        self._hash = hashlib.sha256()
+        self._entries: dict[int, Entry] = {}
+
+    def open(self, claim: Mapping[str, Any]) -> dict[int, Entry]:
+        """Read as much as the manifest claims."""
+        path = self._folder / claim["file"]
+        try:
+            content = path.read_bytes()[: claim["bytes"]] if claim["bytes"] else b""
+        except OSError as error:
+            raise damaged(path, "it is missing or unreadable") from error
+        if digest(content) != claim["sha256"]:
+            raise damaged(path, "it was cut short or altered (its checksum differs)")
+        lines = [json.loads(line) for line in content.splitlines()]
+        self._name, self._size, self._lines = claim["file"], len(content), len(lines)
+        self._hash = hashlib.sha256(content)
+        self._entries = {line.pop("client"): Entry(**line) for line in lines}
+        return self._entries
+
+    def add(self, entries: Mapping[int, Entry], round: int) -> set[str]:
+        """Write the lines of clients that changed; return the files that the next manifest will not name."""
+        unnamed = {self._entries[c].file for c in entries if c in self._entries} - {e.file for e in entries.values()}
+        self._entries |= entries
+        if self._size and self._lines + len(entries) > 4 * len(self._entries) + SPARE_LINES:
+            unnamed.add(self._name)
+            self._name, self._size, self._lines, self._hash = JOURNAL.format(round), 0, 0, hashlib.sha256()
+            entries = self._entries
+        content = b"".join(json.dumps({"client": c, **asdict(e)}).encode() + b"\n" for c, e in entries.items())
+        path = self._folder / self._name
+        if self._size and content:
+            self._append(path, content)
+        elif content:
+            atomic_write(path, content)
+        self._size, self._lines = self._size + len(content), self._lines + len(entries)
+        self._hash.update(content)
+        return unnamed
+
+    def claim(self) -> dict[str, Any]:
+        """Return what the manifest says of the journal."""
+        return {"file": self._name, "bytes": self._size, "sha256": self._hash.hexdigest()}
+
+    def _append(self, path: Path, content: bytes) -> None:
+        try:
+            with path.open("r+b") as file:
+                file.seek(self._size)  # what a killed run wrote beyond is not part of the checkpoint
+                file.write(content)
+                file.truncate()
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write {path}: {error.strerror or error}. The last checkpoint is intact: "
+                "make space or make the folder writable, then resume."
+            ) from error

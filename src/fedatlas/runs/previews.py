@@ -1,0 +1,93 @@
+"""What a report shows of each client: a few of its images, and a plain vector of what its data looks like."""
+
+import io
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from fedatlas.runs.checkpoint import atomic_write
+from fedatlas.client.model import ClientData
+from fedatlas.data.federation import Federation
+from fedatlas.seeds import generator
+
+PORTRAITS = "portraits.npz"
+MOST_CLIENTS = 2000
+MOST_PICTURED = 60
+"""Clients of whom a report shows images."""
+LARGEST_SIDE = 48
+"""Larger images are made smaller: a report shows them at half of that."""
+_EXAMPLES = 200
+"""How many of a client's training examples a vector looks at."""
+
+
+def client_vectors(federation: Federation) -> np.ndarray:
+    """Return one vector a client, float32, standardised over clients.
+
+    Images: mean and standard deviation of each cell of an 8x8 grid, per channel, and the share of each class. Tokens:
+    the share of each token. Features: mean and standard deviation.
+    """
+    rows = []
+    for i in range(len(federation)):
+        data = ClientData(federation, i)
+        own = data.client.train if len(data.client.train) else data.client.test
+        rng = generator(0, "portrait", data.name, device=data.labels.device)
+        inputs, labels, _ = data.batch(own[:_EXAMPLES], rng)
+        shares = torch.bincount(labels, minlength=federation.num_classes) / len(labels)
+        if federation.data.kind == "tokens":
+            tokens = torch.bincount(inputs.flatten(), minlength=len(federation.data.vocabulary))
+            row = torch.cat([tokens / tokens.sum(), shares])
+        else:
+            cells = F.adaptive_avg_pool2d(inputs, 8) if inputs.ndim == 4 else inputs
+            row = torch.cat([cells.mean(0).flatten(), cells.std(0, correction=0).flatten(), shares])
+        rows.append(row.float().cpu())
+    table = torch.stack(rows)
+    spread = table.std(0, correction=0)
+    table = (table - table.mean(0)) / torch.where(spread > 1e-6, spread, torch.ones_like(spread))
+    return np.asarray(table.numpy(), dtype=np.float32)
+
+
+def pictured(domains: Sequence[str | None]) -> list[int]:
+    """Return the clients that are shown, by their domains: the first of each, then the second, and so on."""
+    named = dict.fromkeys(domain for domain in domains if domain is not None)
+    of_each = [[i for i, domain in enumerate(domains) if domain == one] for one in (*named, None)]
+    turns = itertools.zip_longest(*of_each)
+    return sorted([i for turn in turns for i in turn if i is not None][:MOST_PICTURED])
+
+
+def client_images(federation: Federation, clients: Sequence[int], count: int = 8) -> np.ndarray | None:
+    """Return the first images of some clients as they see them, uint8 (clients, count, channels, height, width)."""
+    if federation.data.kind != "image":
+        return None
+    rows = []
+    for i in clients:
+        data = ClientData(federation, i)
+        own = data.client.train if len(data.client.train) else data.client.test
+        images = data.inputs[own[:count]].float() / 255
+        if data.client.transform is not None:
+            rng = generator(0, "portrait", data.name, device=data.labels.device)
+            images = data.client.transform(images, rng)
+        side = max(images.shape[2:])
+        if side > LARGEST_SIDE:
+            height, width = (max(1, round(n * LARGEST_SIDE / side)) for n in images.shape[2:])
+            images = F.adaptive_avg_pool2d(images, (height, width))
+        shown = (images.clamp(0, 1) * 255).round().to(torch.uint8).cpu()
+        rows.append(F.pad(shown, (0, 0, 0, 0, 0, 0, 0, count - len(shown)), value=255))
+    return np.asarray(torch.stack(rows).numpy())
+
+
+def write_portraits(federation: Federation, folder: Path) -> None:
+    """Write the portraits into a run's folder, unless there are more clients than a report could show."""
+    if len(federation) > MOST_CLIENTS:
+        return
+    arrays = {"vectors": client_vectors(federation)}
+    clients = pictured([client.domain for client in federation])
+    images = client_images(federation, clients)
+    if images is not None:
+        arrays |= {"images": images, "pictured": np.asarray(clients)}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    atomic_write(folder / PORTRAITS, buffer.getvalue())

@@ -1,0 +1,1 @@
+"""Checks of custom parts, and tiny federations to try them on."""

@@ -1,0 +1,253 @@
+"""Tiny plays of an algorithm in which every tensor is watched; ``checking`` is built on them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedatlas.client.model import LocalWork
+from fedatlas.data.dataset import Dataset
+from fedatlas.data.federation import Client, Federation
+from fedatlas.engines.simulator import Engine, Simulator
+from fedatlas.errors import AlgorithmCheckError, UsageError, unknown_name
+from fedatlas.models.classifier import Classifier
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.sampler import Draws, SamplingError
+from fedatlas.parts.types import Assignment, Memory, Tensors, Upload
+from fedatlas.seeds import derive, generator
+from fedatlas.training.rounds import RoundRecord, ServerState, initial_state, play_round
+
+Kind = Literal["features", "images"]
+ROUNDS = 4
+SEED = 0
+SIZES = (16, 9, 1, 12, 20, 10, 8, 8)
+"""Training examples of the tiny federation's clients; the third has one only, the fourth one class only."""
+
+
+def tiny_federation(kind: Kind = "features") -> Federation:
+    """Return eight unequal clients, two of them held out, with three learnable classes of features or images."""
+    if kind not in ("features", "images"):
+        raise unknown_name("kind of tiny federation", kind, ("features", "images"))
+    rng = generator(SEED, "tiny", kind)
+    num_tests = 5
+    labels = torch.randint(3, (sum(SIZES) + num_tests * len(SIZES),), generator=rng)
+    clients, start = [], 0
+    for i, size in enumerate(SIZES):
+        own = torch.arange(start, start + size + num_tests)
+        start += len(own)
+        if i == 3:
+            labels[own] = 0
+        train, test = own.split([size, num_tests])
+        clients.append(Client(name=f"client-{i}", train=train, test=test, domain="AB"[i % 2], held_out=i >= 6))
+    shape = (4,) if kind == "features" else (3, 8, 8)
+    inputs = torch.randn(3, *shape, generator=rng)[labels] + torch.randn(len(labels), *shape, generator=rng)
+    if kind == "images":
+        inputs = (inputs * 40 + 128).clamp(0, 255).to(torch.uint8)
+    data = Dataset(name=f"tiny {kind}", inputs=inputs, labels=labels, classes=("a", "b", "c"))
+    return Federation(data=data, clients=tuple(clients), partition="tiny")
+
+
+class TinyNetwork(Classifier):
+    """A linear layer or a convolution with batch normalisation and dropout, and a head."""
+
+    def __init__(self, num_inputs: int, num_classes: int, *, images: bool) -> None:
+        super().__init__()
+        self.body = nn.Conv2d(num_inputs, 6, 3) if images else nn.Linear(num_inputs, 6)
+        self.norm = nn.BatchNorm2d(6) if images else nn.BatchNorm1d(6)
+        self.dropout = nn.Dropout(0.2)
+        self.head = nn.Linear(6, num_classes)
+
+    def extract(self, inputs: Tensor) -> Tensor:
+        """Return the mean of the normalised map, or the normalised vector."""
+        features: Tensor = self.dropout(torch.relu(self.norm(self.body(inputs))))
+        return features.flatten(2).mean(2) if features.ndim == 4 else features
+
+
+def tiny_model(federation: Federation) -> nn.Module:
+    """Return a small network for the examples of a federation."""
+    kind = federation.data.kind
+    if kind == "tokens":
+        raise UsageError(f"{federation.name} holds tokens, for which there is no tiny model; give model=...")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive(SEED, "tiny model"))
+        return TinyNetwork(federation.data.inputs.shape[1], federation.num_classes, images=kind == "image")
+
+
+class WatchedSimulator(Simulator):
+    """A simulator that notes which parts of clients speak, and sees what they change in place."""
+
+    def __init__(self, algorithm: Algorithm, model: nn.Module, federation: Federation, workers: int) -> None:
+        work = LocalWork(batch_size=8)
+        # Without recording steps, which takes for granted what is checked here.
+        engine: Engine = "workers" if workers > 1 else "loop"
+        super().__init__(algorithm, model, federation, work=work, seed=SEED, workers=workers, engine=engine)
+        self.spoke = {name for client in self.roster for name in client.introduction}
+        """The names under which something left a client."""
+        self.lost: int | None = None
+        """The client whose answer does not arrive."""
+        self.in_vain = True
+        """Whether that client trains all the same."""
+        self.arrived: Sequence[Upload] = ()
+        self.arrived_tensors: Tensors = {}
+        """Copies of what the last answers held."""
+
+    def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
+        """Survey, and note who spoke."""
+        with self._untouched(assignments):
+            answers = super().survey(assignments)
+        self.spoke |= {name for answer in answers.values() for name, tensors in answer.items() if tensors}
+        return answers
+
+    def train(self, assignments: Sequence[Assignment]) -> list[Upload]:
+        """Train, and note who spoke."""
+        with self._untouched(assignments):
+            for assignment in assignments:
+                if assignment.client == self.lost and self.in_vain:
+                    self.runner.train(assignment, self.memory.get(assignment.client, {}))
+            uploads = super().train([a for a in assignments if a.client != self.lost])
+        self.spoke |= {name for upload in uploads for name in upload.notes}
+        self.arrived, self.arrived_tensors = uploads, copies(answer_tensors(uploads))
+        return uploads
+
+    @contextmanager
+    def _untouched(self, assignments: Sequence[Assignment]) -> Iterator[None]:
+        def received() -> Tensors:
+            found: Tensors = {}
+            for a in assignments:
+                found |= named("shared", a.shared) | named("buffer", a.buffers) | flat(f"note to {a.client}", a.notes)
+                found |= flat(f"memory of client {a.client}", self.memory.get(a.client, {}))
+            return found
+
+        before = copies(received())
+        yield
+        if where := difference(before, received()):
+            raise failed(
+                self.runner.algorithm,
+                "received tensors",
+                f"a client changed what it was given in place: {where}",
+                "Replace entries of local.memory by new tensors, and leave what the server sent alone.",
+            )
+
+
+class Play:
+    """One play of an algorithm, round by round; what a round was given must be as it was after it."""
+
+    def __init__(self, algorithm: Algorithm, model: nn.Module, federation: Federation, workers: int = 1) -> None:
+        self.algorithm, self.federation = algorithm, federation
+        self.simulator = WatchedSimulator(algorithm, copy.deepcopy(model), federation, workers)
+        shared, buffers = self.simulator.runner.bench.shared()
+        self.state = initial_state(algorithm, shared, buffers, self.simulator.roster)
+        self.records: list[RoundRecord] = []
+
+    def round(self, cohort_size: int) -> None:
+        """Play a round and look at all that it left."""
+        last = self.state
+        before = copies(state_tensors(last))
+        draws = Draws(self.algorithm.sampler, self.simulator.roster, cohort_size, SEED)
+        try:
+            self.state, record = play_round(
+                self.algorithm, last, self.simulator.roster, self.simulator, draws, rounds=ROUNDS
+            )
+        except SamplingError as error:
+            raise failed(self.algorithm, "sampling", str(error)) from error
+        self.simulator.commit()
+        self.records.append(record)
+        self._check_unchanged(before, state_tensors(last), "the server changed the last round's state in place")
+        arrived = answer_tensors(self.simulator.arrived)
+        self._check_unchanged(self.simulator.arrived_tensors, arrived, "the server changed an answer in place")
+        self._check_form()
+
+    def tensors(self) -> Tensors:
+        """Return all that the play has left behind so far, by what it is."""
+        found = state_tensors(self.state)
+        for client, memory in sorted(self.simulator.memory.items()):
+            found |= flat(f"memory of client {client}", memory)
+        return found
+
+    def _check_unchanged(self, before: Tensors, after: Tensors, what: str) -> None:
+        if where := difference(before, after):
+            do = "Return new tensors (a + b), never the same ones changed (a += b)."
+            raise failed(self.algorithm, "received tensors", f"{what}: {where}", do)
+
+    def _check_form(self) -> None:
+        tensors = self.tensors()
+        copies(tensors)
+        for key, tensor in tensors.items():
+            if tensor.requires_grad:
+                what = f"{key} drags the graph of its gradient along"
+                raise failed(self.algorithm, "memory", what, "Remember detached tensors only.")
+            # What a part remembers may be infinite on purpose, but never NaN.
+            sound = ~tensor.isnan() if "memory" in key else tensor.isfinite()
+            if not bool(sound.all()):
+                what = f"{key} is not finite after round {self.state.round}"
+                raise failed(self.algorithm, "finite", what, "Guard divisions, logarithms and powers.")
+        start = self.simulator.runner.bench.initial
+        for name, tensor in self.state.shared.items():
+            if tensor.shape != start[name].shape or tensor.dtype != start[name].dtype:
+                what = f"{name} became {tensor.dtype} of shape {tuple(tensor.shape)}"
+                raise failed(self.algorithm, "form", what, "Let server rules return changes of the parameters' form.")
+
+
+def state_tensors(state: ServerState) -> Tensors:
+    """Return the tensors of the server's state, by what they are."""
+    return named("shared", state.shared) | named("buffer", state.buffers) | flat("server memory", state.memory)
+
+
+def answer_tensors(uploads: Sequence[Upload]) -> Tensors:
+    """Return the tensors of clients' answers, by what they are."""
+    found: Tensors = {}
+    for upload in uploads:
+        who = f"of client {upload.client}"
+        found |= named(f"change {who}", upload.change) | named(f"buffer {who}", upload.buffers)
+        found |= flat(f"note {who}", upload.notes)
+    return found
+
+
+def named(title: str, tensors: Tensors) -> Tensors:
+    """Return tensors under names that say what they are."""
+    return {f"{title} {name}": tensor for name, tensor in tensors.items()}
+
+
+def flat(title: str, memory: Memory) -> Tensors:
+    """Return the tensors of a memory under names that say what they are."""
+    return {f"{title}, {part} {name}": t for part, tensors in memory.items() for name, t in tensors.items()}
+
+
+def copies(tensors: Tensors) -> Tensors:
+    """Return copies of tensors, refusing what is none."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__} and not a tensor")
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def difference(one: Tensors, other: Tensors) -> str | None:
+    """Return the first name under which two dictionaries do not hold the same bits."""
+    for name in dict.fromkeys([*one, *other]):
+        if name not in one or name not in other:
+            return name
+        a, b = one[name], other[name]
+        if a.dtype != b.dtype or a.shape != b.shape or not torch.equal(a, b):
+            return name
+    return None
+
+
+def failed(algorithm: Algorithm, check: str, what: str, do: str = "") -> AlgorithmCheckError:
+    """Return the error for a broken promise."""
+    return AlgorithmCheckError(f"{algorithm.name}, check {check!r}: {what.rstrip('.')}. {do}".rstrip())
+
+
+@contextmanager
+def checking(algorithm: Algorithm, check: str, do: str) -> Iterator[None]:
+    """Turn whatever error comes up into one that names the check."""
+    try:
+        yield
+    except AlgorithmCheckError:
+        raise
+    except Exception as error:
+        raise failed(algorithm, check, f"{type(error).__name__}: {' '.join(str(error).split())}", do) from error

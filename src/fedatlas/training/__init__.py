@@ -1,0 +1,1 @@
+"""The rounds of a run, from its settings to its records."""

@@ -1,0 +1,84 @@
+"""A user's own model: made from what was given, and tried on two examples before anything trains."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedatlas.client.model import ClientData
+from fedatlas.data.federation import Federation
+from fedatlas.engines.simulator import repeatable
+from fedatlas.errors import UsageError
+from fedatlas.seeds import derive, generator, seeded
+
+RETURN = "End its forward with `return features, logits`: what the last layer gets, and what it makes of it."
+"""What to do about a model that returns something else (docs/models.md)."""
+
+
+def own_network(model: Any, seed: int) -> nn.Module:
+    """Return a user's module, copied, or what a user's function makes."""
+    if isinstance(model, nn.Module):
+        return copy.deepcopy(model)  # the caller's stays as it is
+    wanted = "a name, a torch module or a function without arguments that returns one"
+    if not callable(model):
+        raise UsageError(f"model must be {wanted}; got {model!r}. `fedatlas list models` says the names.")
+    if lacks := _missing_argument(model):
+        title = getattr(model, "__name__", repr(model))
+        raise UsageError(f"model must be {wanted}; {title}() is {lacks}. Give `model=lambda: {title}(...)`.")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive(seed, "model"))
+        network = model()
+    if not isinstance(network, nn.Module):
+        raise UsageError(f"model must be {wanted}; the function returned {network!r}.")
+    return network
+
+
+def _missing_argument(function: Callable[..., Any]) -> str | None:
+    """Return which argument a function cannot be called without, in Python's words."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        return str(error)
+    except ValueError:
+        return None  # some built-in functions do not tell what they take
+    return None
+
+
+@torch.no_grad()
+def try_network(network: nn.Module, federation: Federation, device: torch.device) -> None:
+    """Refuse a network that does not make features and logits of two examples; neither it nor any generator moves."""
+    try:
+        trial = copy.deepcopy(network).to(device).eval()
+    except Exception:
+        return  # what cannot be copied is found out by training
+    number = federation.training_ids[0]
+    train = federation.clients[number].train
+    rng = generator(0, "trial", device=federation.data.labels.device)
+    inputs = ClientData(federation, number).batch(train[[0, -1]], rng).inputs.to(device)
+    title, shape = type(network).__name__, tuple(inputs.shape)
+    with seeded(0, device), repeatable(device):
+        try:
+            output = trial(inputs)
+        except Exception as error:
+            raise UsageError(
+                f"model {title} cannot read two examples of {federation.name}, {str(inputs.dtype)[6:]} of shape "
+                f"{shape}: {type(error).__name__}: {' '.join(str(error).split())}. Fit its first layers to this shape, "
+                "or choose another model."
+            ) from error
+    if isinstance(output, Tensor):
+        raise UsageError(f"model {title} returned one tensor, of shape {tuple(output.shape)}, and not two. {RETURN}")
+    if not isinstance(output, tuple | list) or len(output) != 2 or not all(isinstance(o, Tensor) for o in output):
+        kinds = [type(o).__name__ for o in output] if isinstance(output, tuple | list) else type(output).__name__
+        raise UsageError(f"model {title} returned {kinds} and not two tensors. {RETURN}")
+    wanted = (len(inputs), federation.num_classes)
+    if tuple(output[1].shape) != wanted:
+        raise UsageError(
+            f"model {title} returned logits of shape {tuple(output[1].shape)} for two examples, wanted {wanted}: one "
+            f"number for each of the {wanted[1]} classes of {federation.name}. Fit its last layer to them, or swap "
+            "what it returns if the logits come first: `return features, logits`."
+        )

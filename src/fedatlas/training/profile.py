@@ -1,0 +1,107 @@
+"""Where a round's time goes: the server's stages always, a client's own on request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedatlas.client.model import Local
+from fedatlas.client.timing import PREFIX, Stopwatch
+from fedatlas.client.training import ClientTraining, Look
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.objective import Batch
+from fedatlas.parts.types import Memory, Upload
+
+STAGES = {
+    "sampling": "choose who takes part",
+    "surveys": "ask clients before they train",
+    "training": "clients train",
+    "weighting": "weigh the answers",
+    "aggregation": "turn changes into a change",
+    "memory": "keep what clients remember",
+    "evaluation": "test",
+    "records": "write records",
+    "checkpoints": "write checkpoints",
+}
+SERVER = ("sampling", "weighting", "aggregation", "memory", "records")
+"""The server's side of a round."""
+CLIENT_STAGES = {
+    "data": "make batches ready",
+    "gradients": "forward and backward",
+    "steps": "optimizer",
+    "rest": "load, begin and finish",
+}
+
+
+class TimedLook(Look):
+    """A look at a batch's gradient whose time is counted."""
+
+    def __init__(self, algorithm: Algorithm, local: Local, batch: Batch, watch: Stopwatch) -> None:
+        super().__init__(algorithm, local, batch)
+        self._watch = watch
+
+    def __call__(self) -> list[Tensor]:
+        """Return the gradient."""
+        self._watch.lap("steps")
+        gradients = super().__call__()
+        self._watch.lap("gradients")
+        return gradients
+
+
+def train_timed(training: ClientTraining, watch: Stopwatch) -> tuple[Upload, Memory]:
+    """Train a client as ``train_client`` does, to the same bits, and say with its metrics what took how long."""
+    with training.randomness(), torch.no_grad():
+        watch.lap("rest")
+        for batch in training.batches():
+            watch.lap("data")
+            look = TimedLook(training.algorithm, training.local, batch, watch)
+            training.optimizer.step(training.parameters, training.slots, look, training.lr)
+            training.took(look.losses[0])
+            watch.lap("steps")
+    upload, memory = training.finish()
+    watch.lap("rest")
+    seconds = {f"{PREFIX}{stage}": took for stage, took in watch.seconds.items()}
+    return replace(upload, metrics={**upload.metrics, **seconds}), memory
+
+
+class ProfileRow(NamedTuple):
+    """One line of a profile."""
+
+    stage: str
+    what: str
+    seconds: float
+    """A round."""
+    share: float
+    """Of the round."""
+
+
+def profile_rows(timings: Sequence[Mapping[str, Any]], workers: int) -> list[ProfileRow]:
+    """Return where the time of a mean round went; the first round is left out where there are more.
+
+    Clients' stages follow under training, as seconds of the clock: ``waiting`` is when workers had nothing to do or
+    were sent something.
+    """
+    timings = [entry for entry in timings if "stages" in entry]
+    timings = timings[1:] or timings
+    if not timings:
+        return []
+    mean = {stage: sum(t["stages"].get(stage, 0.0) for t in timings) / len(timings) for stage in STAGES}
+    whole = sum(mean.values()) or 1.0
+    inside = {s: sum(t.get("clients", {}).get(s, 0.0) for t in timings) / len(timings) / workers for s in CLIENT_STAGES}
+    rows = []
+    for stage, seconds in mean.items():
+        if seconds == 0:
+            continue
+        rows.append(ProfileRow(stage, STAGES[stage], seconds, seconds / whole))
+        if stage == "training" and any(inside.values()):
+            lines = {**inside, "waiting": max(0.0, seconds - sum(inside.values()))}
+            about = {**CLIENT_STAGES, "waiting": "workers idle, messages"}
+            rows += [ProfileRow(f"  {s}", about[s], took, took / whole) for s, took in lines.items()]
+    rows.append(ProfileRow("round", "", whole, 1.0))
+    server = sum(mean[stage] for stage in SERVER)
+    rows.append(ProfileRow("server's side", ", ".join(SERVER), server, server / whole))
+    return rows

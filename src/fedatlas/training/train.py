@@ -1,0 +1,278 @@
+"""Train an algorithm on a federation: the rounds, their evaluation, their record."""
+
+from __future__ import annotations
+
+import hashlib
+import numbers
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedatlas.atlas.provenance import warn_of_other_origin
+from fedatlas.client.model import LocalWork, Precision, skips_single_examples
+from fedatlas.data.dataset import first_few
+from fedatlas.data.federation import Federation, Transform
+from fedatlas.engines.simulator import Engine, Simulator, repeatable
+from fedatlas.errors import UsageError, expect
+from fedatlas.models import build_model, without_running_statistics
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.optimizer import LocalOptimizer
+from fedatlas.runs.previews import write_portraits
+from fedatlas.runs.run import Run, RunWriter, machine, versions
+from fedatlas.seeds import Seeds, derive
+from fedatlas.training.loop import TrainingLoop
+from fedatlas.training.model import own_network, try_network
+from fedatlas.training.progress import Progress, make_progress
+from fedatlas.training.settings import Model as Model
+from fedatlas.training.settings import RunSettings
+from fedatlas.training.settings import TrainingPlan as TrainingPlan
+
+
+def train(
+    federation: Federation,
+    algorithm: Algorithm,
+    *,
+    model: Model = "cnn",
+    model_options: dict[str, Any] | None = None,
+    optimizer: LocalOptimizer | None = None,
+    rounds: int = 20,
+    cohort: int | float | None = None,
+    epochs: int = 1,
+    steps: int | None = None,
+    batch_size: int = 32,
+    precision: Precision = "float32",
+    compile: bool = False,
+    seed: int | Seeds = 0,
+    device: str = "cpu",
+    workers: int | None = None,
+    engine: Engine = "auto",
+    profile: bool = False,
+    augment: Transform | None = None,
+    evaluate_every: int = 1,
+    test_own: bool = False,
+    checkpoint_every: int | None = None,
+    memory_limit: float | None = None,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool | None = None,
+) -> Run:
+    """Train an algorithm on a federation and return the run.
+
+    ``model`` is a name from ``fedatlas list`` (with ``model_options``), a module, or a function that makes one.
+    ``augment`` is a random change of training images, such as ``fedatlas.data.Augment()``. ``precision="bfloat16"``
+    lets the network compute with half the bits while it trains; ``compile`` lets ``torch.compile`` fuse its
+    operations (docs/engines.md). ``test_own`` also tests each client's own model before
+    the server averages. ``engine`` is how clients run on this machine (docs/engines.md). ``profile`` lets
+    clients measure what takes how long, for ``run.profile()``. ``folder`` is where the run is kept; without one it goes
+    to a new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
+    """
+    do = "Make one of a data set: fedatlas.federate(data, fedatlas.Iid(num_clients=10))."
+    expect(federation, Federation, "train(federation) must be a federation", do)
+    expect(algorithm, Algorithm, "train(algorithm) must be an algorithm", "Write fedatlas.fedavg(), or another recipe.")
+    expect(seed, (Seeds, numbers.Integral), "seed must be a whole number or fedatlas.Seeds(...)", "Write seed=0.")
+    settings = RunSettings(
+        model=model,
+        model_options=model_options or {},
+        work=LocalWork(
+            epochs=epochs, steps=steps, batch_size=batch_size, precision=precision, compile=compile, augment=augment
+        ),
+        plan=TrainingPlan(
+            rounds=rounds,
+            cohort=cohort,
+            evaluate_every=evaluate_every,
+            test_own=test_own,
+            checkpoint_every=checkpoint_every,
+            memory_limit=memory_limit,
+        ),
+        seeds=seed if isinstance(seed, Seeds) else Seeds.of(int(seed)),
+    )
+    if optimizer is not None:
+        algorithm = algorithm.with_optimizer(optimizer)
+    return train_run(
+        federation,
+        algorithm,
+        settings,
+        device=device,
+        workers=workers,
+        engine=engine,
+        profile=profile,
+        folder=Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="fedatlas-")),
+        resume=resume,
+        overwrite=overwrite,
+        progress=make_progress(progress, algorithm.name, rounds),
+    )
+
+
+def train_run(
+    federation: Federation,
+    algorithm: Algorithm,
+    settings: RunSettings,
+    *,
+    device: str,
+    workers: int | None,
+    engine: Engine = "auto",
+    profile: bool = False,
+    folder: Path,
+    resume: bool,
+    overwrite: bool,
+    progress: Progress,
+    config: str | None = None,
+) -> Run:
+    """Train as ``train`` does, from settings that are already objects; ``config`` is the TOML they came from."""
+    plan, seeds = settings.plan, settings.seeds
+    place = torch.device(device)
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device {device!r} was asked for, but torch sees no GPU here; use --device cpu.")
+    plan.cohort_size(len(federation.training_ids))
+    warn_of_other_origin(algorithm, federation)
+    network = make_model(settings.model, settings.model_options, federation, algorithm, seeds.model, try_on=place)
+    warn_of_idle_clients(network, federation, settings.work.batch_size)
+    resolved = resolve(federation, algorithm, network, settings)
+    with Simulator(
+        algorithm,
+        network,
+        federation,
+        work=settings.work,
+        seed=seeds.batches,
+        device=place,
+        workers=workers,
+        engine=engine,
+        profile=profile,
+    ) as simulator:
+        resolved |= {"machine": machine(place, simulator.workers, simulator.engine), "versions": versions()}
+        writer = RunWriter(folder, resolved, config=config, resume=resume, overwrite=overwrite)
+        try:
+            with repeatable(place):
+                TrainingLoop(
+                    algorithm,
+                    federation,
+                    simulator,
+                    plan,
+                    seeds,
+                    writer,
+                    progress,
+                    put_off=lambda: write_portraits(federation, folder),
+                ).run()
+        finally:
+            writer.close()
+    return Run(folder)
+
+
+def warn_of_idle_clients(network: nn.Module, federation: Federation, batch_size: int) -> None:
+    """Warn of clients whose batches are all of one example, which batch norm cannot take; refuse if all are so."""
+    if not skips_single_examples(network):
+        return
+    clients = [federation.clients[number] for number in federation.training_ids]
+    idle = [client.name for client in clients if min(batch_size, len(client.train)) < 2]
+    why = "batch norm cannot be trained by batches of one example"
+    remedy = "Use larger batches, clients with more examples, or another norm (--set model.norm=group)."
+    if len(idle) == len(clients):
+        raise UsageError(f"no client would take a step: {why}, and all would be. {remedy}")
+    if idle:
+        who = f"{first_few(idle)} ({len(idle)} of {len(clients)} clients)" if len(idle) > 1 else idle[0]
+        warnings.warn(f"{who} will take no step: {why}. {remedy}", stacklevel=3)
+
+
+def make_model(
+    model: Model,
+    options: Mapping[str, Any],
+    federation: Federation,
+    algorithm: Algorithm,
+    seed: int,
+    *,
+    try_on: torch.device | None = None,
+) -> nn.Module:
+    """Return the network of a run, with the algorithm's extensions around it.
+
+    A model of the user's own is tried on two examples where ``try_on`` says on which device.
+    """
+    network: nn.Module
+    if isinstance(model, str):
+        network = build_model(
+            model,
+            num_classes=federation.num_classes,
+            input_shape=tuple(federation.data.inputs.shape[1:]),
+            vocabulary_size=len(federation.data.vocabulary),
+            seed=seed,
+            **options,
+        )
+    else:
+        if options:
+            raise UsageError(
+                f"model_options are for models by name, and model is your own; got {dict(options)}. Set them in your "
+                "model, or give a function that closes over them: model=lambda: Net(width=8)."
+            )
+        network = own_network(model, seed)
+        if try_on is not None:
+            try_network(network, federation, try_on)
+    return extended(network, algorithm, seed)
+
+
+def extended(network: nn.Module, algorithm: Algorithm, seed: int) -> nn.Module:
+    """Return a network with the algorithm's extensions around it, and with running statistics only if it has any."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive(seed, "extensions"))
+        network = algorithm.extend(network)
+    return without_running_statistics(network) if algorithm.split.buffers == "none" else network
+
+
+def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, settings: RunSettings) -> dict[str, Any]:
+    """Return every setting of a run as plain values."""
+    model, work = settings.model, settings.work
+    return {
+        "federation": {
+            "data": federation.name,
+            "kind": federation.data.kind,
+            "partition": federation.partition,
+            "classes": list(federation.data.classes),
+            "fingerprint": fingerprint(federation),
+            "form": {
+                "shape": list(federation.data.inputs.shape[1:]),
+                "vocabulary": list(federation.data.vocabulary),
+                "mean": list(federation.data.mean),
+                "std": list(federation.data.std),
+            },
+            "clients": [
+                {
+                    "name": c.name,
+                    "domain": c.domain,
+                    "held_out": c.held_out,
+                    "num_train": len(c.train),
+                    "num_test": len(c.test),
+                    "label_counts": federation.label_counts(i).int().tolist(),
+                }
+                for i, c in enumerate(federation.clients)
+            ],
+        },
+        "model": {
+            "name": model if isinstance(model, str) else type(network).__name__,
+            "options": {key: list(v) if isinstance(v, tuple) else v for key, v in settings.model_options.items()},
+            "num_parameters": sum(p.numel() for p in network.parameters()),
+        },
+        "algorithm": algorithm.describe(),
+        "training": {
+            **{k: v for k, v in asdict(work).items() if k != "augment"},
+            "augment": repr(work.augment) if work.augment is not None else None,
+            **asdict(settings.plan),
+        },
+        "seeds": asdict(settings.seeds),
+    }
+
+
+def fingerprint(federation: Federation) -> str:
+    """Return a hash of the examples and of who holds them."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(federation.data.inputs.cpu().contiguous().numpy().tobytes())
+    digest.update(federation.data.labels.cpu().numpy().tobytes())
+    for client in federation.clients:
+        digest.update(repr((client.name, client.domain, client.held_out, client.transform)).encode())
+        for part in (client.train, client.test):
+            digest.update(part.cpu().numpy().tobytes())
+    return digest.hexdigest()

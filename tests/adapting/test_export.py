@@ -1,0 +1,80 @@
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedatlas.adapting.adapter import Adapter, adapt
+from fedatlas.adapting.export import load_personalised, read_about
+from fedatlas.adapting.result import Adapted
+from fedatlas.algorithms import fedavg, fedbn, fedper
+from fedatlas.algorithms.fedpce import fedpce
+from fedatlas.errors import RunFolderError, UsageError
+from fedatlas.models import build_model
+from fedatlas.models.conditioned import ConditionedClassifier
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.testing.tiny import tiny_federation
+from fedatlas.training.train import train
+from tiny import Norms, blob_federation, image_run
+
+# One client of the tiny federation has one example.
+pytestmark = pytest.mark.filterwarnings("ignore:client-2 will take no step")
+
+SMALL = {"rounds": 3, "steps": 4}
+
+
+@pytest.mark.parametrize("norm", ["instance", "batch"])
+@pytest.mark.parametrize("algorithm", [fedpce(embedding=4, hidden=8), fedbn(), fedper()], ids=lambda a: a.name)
+def test_a_saved_model_says_what_the_adapted_one_says(algorithm: Algorithm, norm: str, tmp_path: Path) -> None:
+    run = image_run(tmp_path / "run", algorithm, norm)
+    adapter = Adapter(run, data=tiny_federation("images"), algorithm=algorithm)
+    adapted = adapter.adapt("client-6", lr=0.05, **SMALL)  # type: ignore[arg-type]
+    path = adapted.save(tmp_path / "out" / "client-6.safetensors")
+    adapter.adapt("client-7", rounds=1, steps=1)  # another client's values in the same network
+    images = torch.randn(5, 3, 8, 8)
+    adapter.runner.bench.load({}, adapter.buffers, adapted.personal)
+    expected = adapter.runner.bench.model.eval()(images)[1]
+    loaded = load_personalised(path)
+    assert torch.equal(loaded(images)[1], expected)
+    assert torch.equal(adapted.model()(images)[1], expected)
+    assert not any(isinstance(module, ConditionedClassifier) for module in loaded.modules())
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+    assert read_about(path)["client"] == "client-6"
+    # The state dict is that of the plain network by name, its counts of batches among them.
+    for model in (loaded, adapted.model()):
+        build_model("cnn", num_classes=3, input_shape=(3, 8, 8), width=4, norm=norm).load_state_dict(model.state_dict())
+
+
+@pytest.mark.parametrize("head_norm", ["batch", "film"])
+def test_a_saved_model_keeps_the_norm_before_its_head(head_norm: str, tmp_path: Path) -> None:
+    federation = tiny_federation("images")
+    algorithm = fedpce(embedding=4, hidden=8, head_norm=head_norm)
+    options = {"width": 4, "norm": "layer", "head_norm": True, "stem": "cifar"}
+    run = train(federation, algorithm, model="resnet18", model_options=options, rounds=1, folder=tmp_path / "run",
+                workers=1, progress=False, cohort=2)  # fmt: skip
+    adapted = adapt(run, "client-6", data=federation, algorithm=algorithm, rounds=1, steps=2)
+    images = torch.randn(5, 3, 8, 8)
+    loaded = load_personalised(adapted.save(tmp_path / "model.safetensors"))
+    assert torch.equal(loaded(images)[1], adapted.model()(images)[1])
+
+
+def test_a_model_of_ones_own_is_saved_as_a_state_dict(tmp_path: Path) -> None:
+    federation = blob_federation(num_clients=3, held_out=1)
+    run = train(federation, fedper(), model=Norms(), rounds=1, folder=tmp_path / "run", workers=1, progress=False)
+    adapted: Adapted = adapt(run, 2, data=federation, model=Norms(), rounds=1, steps=1)
+    path = adapted.save(tmp_path / "own.safetensors")
+    with pytest.raises(UsageError, match="was not built by name alone"):
+        load_personalised(path)
+    network = Norms()
+    network.load_state_dict(load_file(path))
+    inputs = torch.randn(3, 4)
+    assert torch.equal(network.eval()(inputs)[1], adapted.model()(inputs)[1])
+    (tmp_path / "no.safetensors").write_bytes(b"nothing")
+    with pytest.raises(RunFolderError, match="is no file of a personalised network"):
+        load_personalised(tmp_path / "no.safetensors")
+
+
+def test_a_model_of_images_without_scaling_says_so_by_zeros_and_ones(tmp_path: Path) -> None:
+    adapted = adapt(image_run(tmp_path, fedavg()), 6, data=tiny_federation("images"), **SMALL)  # type: ignore[arg-type]
+    about = read_about(adapted.save(tmp_path / "model.safetensors"))
+    assert (about["mean"], about["std"]) == ([0.0] * 3, [1.0] * 3)
