@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fedatlas.algorithms.fedbn import fedbn
-from fedatlas.runs.checkpoint import MANIFEST, CheckpointStore, atomic_write
 from fedatlas.errors import RunFolderError
+from fedatlas.parts.types import Memory
+from fedatlas.runs.checkpoint import MANIFEST, CheckpointStore, atomic_write
 from fedatlas.training.rounds import ServerState
 from fedatlas.training.train import train
-from fedatlas.parts.types import Memory
 from tiny import Norms, blob_federation, same_bits
 
 STATE = ServerState(

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 import fedatlas
-from fedatlas.runs.checkpoint import SPARE_LINES, CheckpointStore
 from fedatlas.errors import RunFolderError, UsageError
-from fedatlas.runs.client_memory import ClientMemories
-from fedatlas.training.settings import TrainingPlan
-from fedatlas.training.rounds import ServerState
-from fedatlas.runs.run import Run
-from fedatlas.runs.files import TensorFiles
 from fedatlas.parts.types import Memory
+from fedatlas.runs.checkpoint import SPARE_LINES, CheckpointStore
+from fedatlas.runs.client_memory import ClientMemories
+from fedatlas.runs.files import TensorFiles
+from fedatlas.runs.run import Run
+from fedatlas.training.rounds import ServerState
+from fedatlas.training.settings import TrainingPlan
 from tiny import Norms, blob_federation, same_bits
 
 STATE = ServerState(round=1, shared={"w": torch.ones(2)}, buffers={}, memory={})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, MutableMapping
 
-from fedatlas.runs.files import Entry, Place, TensorFiles
 from fedatlas.parts.types import Memory
+from fedatlas.runs.files import Entry, Place, TensorFiles
 
 
 class ClientMemories(MutableMapping[int, Memory]):

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedatlas.runs.checkpoint import atomic_write
 from fedatlas.client.model import ClientData
 from fedatlas.data.federation import Federation
+from fedatlas.runs.checkpoint import atomic_write
 from fedatlas.seeds import generator
 
 PORTRAITS = "portraits.npz"

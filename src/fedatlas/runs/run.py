@@ -25,12 +25,12 @@ from typing import IO, TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fedatlas.runs.checkpoint import Checkpoint, CheckpointStore, atomic_write
-from fedatlas.runs.settings_diff import differences, told
 from fedatlas.errors import RunFolderError, UsageError
-from fedatlas.runs.schema import own_name, read_adapted, read_lines, read_settings
-from fedatlas.runs.lock import LOCK, lock_folder
 from fedatlas.parts.types import Tensors
+from fedatlas.runs.checkpoint import Checkpoint, CheckpointStore, atomic_write
+from fedatlas.runs.lock import LOCK, lock_folder
+from fedatlas.runs.schema import own_name, read_adapted, read_lines, read_settings
+from fedatlas.runs.settings_diff import differences, told
 
 if TYPE_CHECKING:
     from fedatlas.training.profile import ProfileRow
