@@ -28,7 +28,7 @@ from workloads import WORKLOADS, ResNet18, Workload
 
 import fedatlas
 from fedatlas.engines.machine import keep_freed_memory
-from fedatlas.parts.sampler import Draws
+from fedatlas.training.draws import Draws
 from fedatlas.training.rounds import initial_state, play_round
 
 NETWORKS = {

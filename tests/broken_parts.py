@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedatlas.client.model import Local
 from fedatlas.errors import AlgorithmCheckError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import Batch, Output, Term
+from fedatlas.parts.context import ClientContext
+from fedatlas.parts.objective import Term
 from fedatlas.parts.server_rule import ServerRule
-from fedatlas.parts.types import Cohort, Roster, Tensors
+from fedatlas.parts.types import Batch, Cohort, Output, Roster, Tensors
 from fedatlas.testing.check_algorithm import check_algorithm
 
 
@@ -31,12 +31,12 @@ class Does(Term):
     """A term that does what a test tells it."""
 
     name: ClassVar[str] = "does"
-    act: Callable[[Local], Any] = field(default=lambda local: None, repr=False)
+    act: Callable[[ClientContext], Any] = field(default=lambda local: None, repr=False)
 
-    def begin(self, local: Local) -> None:
+    def begin(self, local: ClientContext) -> None:
         local.scratch[self.name] = {"scale": torch.tensor(float(self.act(local) or 0.0))}
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
+    def loss(self, local: ClientContext, batch: Batch, output: Output) -> Tensor:
         return local.scratch[self.name]["scale"] * output.logits.square().mean()
 
 
@@ -46,7 +46,7 @@ class Sends(Does):
     name: ClassVar[str] = "sends"
     note: Any = field(default=None, repr=False)
 
-    def finish(self, local: Local) -> Tensors:
+    def finish(self, local: ClientContext) -> Tensors:
         return {"number": torch.ones(()) if self.note is None else self.note}
 
 

@@ -8,17 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.engines.simulator import Simulator
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import LocalOptimizer
-from fedatlas.parts.sampler import Draws
+from fedatlas.parts.types import ServerState
 from fedatlas.runs.run import Run
 from fedatlas.seeds import generator
 from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.rounds import RoundRecord, ServerState, initial_state, play_round
+from fedatlas.training.draws import Draws
+from fedatlas.training.rounds import RoundRecord, initial_state, play_round
 from fedatlas.training.train import train
 
 

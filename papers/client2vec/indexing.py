@@ -28,7 +28,7 @@ from fedatlas.client.model import PERSONAL
 from fedatlas.config.config import Config
 from fedatlas.data import Federation
 from fedatlas.seeds import generator, numpy_generator
-from fedatlas.training.train import make_model
+from fedatlas.training.model import make_model
 from papers.client2vec.quality import quality, sample_quality
 from papers.client2vec.settings import SAMPLES, sections
 from papers.options import Options

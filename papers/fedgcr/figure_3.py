@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedatlas.client.model import ClientData
+from fedatlas.client.data import ResidentData
 from fedatlas.errors import UsageError
 from fedatlas.models.prompted import TypePrompted
 from fedatlas.seeds import derive
@@ -34,7 +34,7 @@ def mapped(task: Task) -> Numbers:
     found, names = [], []
     for domain in federation.domains:
         place = next(i for i, client in enumerate(federation.clients) if client.domain == domain)
-        data = ClientData(federation, place)
+        data = ResidentData(federation, place)
         found.append(model.type_prompts(data.batch(data.client.test[:IMAGES], None).inputs).cpu())
         names += [domain] * len(found[-1])
     state = derive(task.seed, "t-SNE") % 2**32

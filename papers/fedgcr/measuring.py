@@ -12,15 +12,15 @@ from fedatlas.algorithms import build_algorithm
 from fedatlas.algorithms.fedgc import ADAMW
 from fedatlas.algorithms.fedgr import TYPE_VECTOR
 from fedatlas.atlas.grouping import cluster_accuracy, group_clients
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.data import Federation
 from fedatlas.engines.simulator import Simulator
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.sampler import Draws
-from fedatlas.parts.types import Assignment, Memory, Tensors, Upload
+from fedatlas.parts.types import Assignment, Memory, ServerState, Tensors, Upload
+from fedatlas.training.draws import Draws
 from fedatlas.training.metrics import summarize
-from fedatlas.training.rounds import ServerState, initial_state, play_round
-from fedatlas.training.train import make_model
+from fedatlas.training.model import make_model
+from fedatlas.training.rounds import initial_state, play_round
 from papers.fedgcr.data import TYPES, make_federation
 from papers.tables import Numbers, Task
 

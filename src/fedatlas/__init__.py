@@ -28,7 +28,7 @@ from fedatlas.algorithms import (
 )
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.atlas import Atlas, make_atlas
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.config.config import Config
 from fedatlas.data import (
     ByDomain,
@@ -54,11 +54,12 @@ from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import AlgorithmCheckError, DataError, FedatlasError, RunFolderError, TrainingError, UsageError
 from fedatlas.models import build_model
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import Batch, CrossEntropy, Output, Term
+from fedatlas.parts.objective import CrossEntropy, Term
 from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
 from fedatlas.parts.sampler import Sampler, Uniform
 from fedatlas.parts.server_rule import ServerRule
 from fedatlas.parts.split import ShareAll, Split
+from fedatlas.parts.types import Batch, Output
 from fedatlas.parts.weighting import ByExamples, Equal, Weighting
 from fedatlas.runs.run import Run
 from fedatlas.seeds import Seeds

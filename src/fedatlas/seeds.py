@@ -8,6 +8,8 @@ So a result does not depend on the number of workers, the order of arrival, or w
     batches     the order of a client's examples, its augmentation and its dropout
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,6 +62,25 @@ class Seeds:
     batches: int = 0
 
     @classmethod
-    def of(cls, seed: int) -> "Seeds":
+    def of(cls, seed: int) -> Seeds:
         """Return the same seed for all four purposes."""
         return cls(partition=seed, model=seed, sampling=seed, batches=seed)
+
+
+@contextmanager
+def repeatable(device: torch.device) -> Iterator[None]:
+    """Compute so that the bits repeat.
+
+    On a CPU with one thread: sums then have one order, and processes do not fight for cores. On a GPU with those of
+    cuDNN's algorithms that add in a fixed order.
+    """
+    if device.type == "cuda":
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+            yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -14,7 +14,7 @@ from fedatlas.algorithms import fedavg, fedbn, fedper, fedprox
 from fedatlas.algorithms.fedpce import fedpce
 from fedatlas.algorithms.fedper import KeepHead
 from fedatlas.cli.run_config import run_config
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.config.config import Config
 from fedatlas.data import Augment, Dataset, Federation
 from fedatlas.data.transforms import GaussianNoise

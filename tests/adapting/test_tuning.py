@@ -11,7 +11,7 @@ from fedatlas.algorithms import fedavg, fedbn, fedper
 from fedatlas.algorithms.fedpce import fedpce
 from fedatlas.algorithms.fedsam import SharpnessAware
 from fedatlas.atlas import Atlas
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.engines.cuda_graph import Replayed
 from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import TrainingError, UsageError

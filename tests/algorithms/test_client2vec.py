@@ -28,7 +28,7 @@ from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.testing.check_algorithm import check_algorithm
 from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.train import make_model
+from fedatlas.training.model import make_model
 from tiny import Norms, blob_federation, play, same_bits
 
 OFF: dict[str, Any] = {"sample": False, "aggregate": False, "train": False}

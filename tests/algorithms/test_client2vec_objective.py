@@ -11,7 +11,7 @@ from fedatlas.algorithms import fedavg, fedbn, fedper
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.algorithms.client2vec_objective import KeepProjection, Projected, projection_parameters
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import UsageError
@@ -21,8 +21,8 @@ from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.split import Split
 from fedatlas.parts.types import Tensors
 from fedatlas.seeds import generator
+from fedatlas.training.model import make_model
 from fedatlas.training.rounds import RoundRecord
-from fedatlas.training.train import make_model
 from tiny import Norms, blob_federation, play, same_bits
 
 LOG3 = math.log(3)

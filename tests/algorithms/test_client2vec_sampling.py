@@ -13,7 +13,7 @@ from fedatlas.algorithms import fedavg, feddyn, scaffold
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.algorithms.client2vec_sampling import SimilarityWeights, SimilarToLast
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import SGD

@@ -12,14 +12,14 @@ from fedatlas.algorithms.feddyn import DynamicPull, feddyn
 from fedatlas.algorithms.fediir import MeanHeadGradient, fediir
 from fedatlas.algorithms.fedper import KeepHead
 from fedatlas.algorithms.moon import ModelContrast, moon
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.models import build_model
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.split import Split
+from fedatlas.parts.types import ServerState
 from fedatlas.parts.weighting import Equal
 from fedatlas.testing.check_algorithm import check_algorithm
-from fedatlas.training.rounds import ServerState
 from tiny import Norms, blob_federation, play, same_bits
 
 NEEDS_PROMPTS = {name for name in ALGORITHMS if build_algorithm(name).needs_model == "prompted_vit"}

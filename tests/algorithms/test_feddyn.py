@@ -8,12 +8,13 @@ from torch import nn
 
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.feddyn import Clipped, DynamicPull, feddyn
-from fedatlas.client.model import Local, LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
+from fedatlas.parts.context import ClientContext
 from fedatlas.parts.optimizer import SGD, Adam
-from fedatlas.parts.sampler import Draws
 from fedatlas.parts.split import Split
 from fedatlas.parts.weighting import Equal
+from fedatlas.training.draws import Draws
 from fedatlas.training.rounds import play_round
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
@@ -71,7 +72,7 @@ def test_the_pull_has_the_gradient_of_the_original_loss() -> None:
         start={"w": start},
     )
     with torch.no_grad():
-        (ours,) = DynamicPull(alpha=0.3).gradient(cast(Local, local), [torch.ones(5)])
+        (ours,) = DynamicPull(alpha=0.3).gradient(cast(ClientContext, local), [torch.ones(5)])
     original = 0.21 * (weight * (drift - start)).sum() + 0.21 / 2 * weight.square().sum()
     (theirs,) = torch.autograd.grad(original, weight)
     torch.testing.assert_close(ours, 1 + theirs)

@@ -11,16 +11,16 @@ from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedgc import ADAMW, Customized, GroupCentres, GroupCustomization, fedgc
 from fedatlas.algorithms.fedgcr import fedgcr
 from fedatlas.algorithms.fedgr import FixedGroups, GroupLoss, TypeGroups, TypeVector, fedgr
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.engines.captured_step import GraphEngine
 from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import UsageError
 from fedatlas.models.prompted import CustomizedClassifier
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import SGD, Adam
-from fedatlas.parts.sampler import Draws
 from fedatlas.parts.types import Assignment, Memory, Tensors, Upload
 from fedatlas.testing.check_algorithm import check_algorithm
+from fedatlas.training.draws import Draws
 from fedatlas.training.rounds import initial_state, play_round
 from tiny import Line, Norms, line_federation, play, same_bits
 from typed_clients import KINDS, Typed, image_federation, tiny_vit

@@ -12,7 +12,7 @@ from fedatlas.algorithms.fedgc import GroupCentres, fedgc
 from fedatlas.algorithms.fedgcr import fedgcr
 from fedatlas.algorithms.fedgr import FixedGroups, GroupLoss, TypeGroups, TypeVector, fedgr
 from fedatlas.atlas import Atlas
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.parts.objective import ReceivedLoss
 from fedatlas.parts.optimizer import SGD

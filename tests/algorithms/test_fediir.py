@@ -6,7 +6,7 @@ from torch import nn
 
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fediir import fediir
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.types import Assignment

@@ -6,11 +6,11 @@ import torch
 
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedlc import CalibratedCrossEntropy, fedlc
-from fedatlas.client.model import LocalWork, open_local
+from fedatlas.client.context import open_local
+from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
-from fedatlas.parts.objective import Batch, Output
 from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import Assignment
+from fedatlas.parts.types import Assignment, Batch, Output
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 

@@ -11,14 +11,14 @@ from torch.func import functional_call
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedmix import MixedCrossEntropy, fedmix
 from fedatlas.algorithms.fedsam import SharpnessAware
-from fedatlas.client.model import LocalWork, open_local
+from fedatlas.client.context import open_local
+from fedatlas.client.work import LocalWork
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model
-from fedatlas.parts.objective import Batch, Output
 from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import Assignment
+from fedatlas.parts.types import Assignment, Batch, Output
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 KEY = "server/mixed_cross_entropy"

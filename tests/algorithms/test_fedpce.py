@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedpce import Group, Grouped, KeepEmbedding, fedpce
 from fedatlas.algorithms.fedsam import SharpnessAware
-from fedatlas.client.model import ClientData, LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model
 from fedatlas.models.conditioned import ClientEmbedding, ConditionedNorms, NormGenerators
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.context import ClientData
 from fedatlas.parts.optimizer import SGD, Adam
 from fedatlas.parts.types import Assignment
 from fedatlas.parts.weighting import ByExamples, Equal

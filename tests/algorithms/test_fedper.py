@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedper import KeepHead, fedper
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model
 from fedatlas.parts.optimizer import SGD

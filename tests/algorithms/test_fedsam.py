@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedsam import SharpnessAware, fedsam
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.parts.optimizer import SGD, Adam
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits

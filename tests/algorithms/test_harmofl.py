@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.harmofl import AmplitudeLayer, AmplitudeNorm, AmplitudeNormalised, harmofl
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import UsageError

@@ -5,7 +5,7 @@ import torch
 
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.qffl import FairStep, qffl
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.parts.objective import received_losses
 from fedatlas.parts.optimizer import SGD

@@ -6,7 +6,7 @@ from torch import nn
 
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.scaffold import ControlVariate, PlainSGD, scaffold
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
 from fedatlas.parts.split import Split

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithms import fedavg, fediir, fedmix, moon
-from fedatlas.client.model import LocalWork, Network, Precision, Workbench
+from fedatlas.client.model import Network, Workbench
+from fedatlas.client.work import LocalWork, Precision
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.data.transforms import Augment, GaussianNoise
@@ -207,7 +208,7 @@ def test_work_that_does_nothing_is_refused() -> None:
 
 def test_images_are_scaled_transformed_and_normalised() -> None:
     """A pixel of 51 is 0.2 of the scale; with mean 0.5 and std 0.25 it becomes (0.2 - 0.5) / 0.25 = -1.2."""
-    from fedatlas.client.model import ClientData
+    from fedatlas.client.data import ResidentData
 
     images = torch.full((2, 1, 2, 2), 51, dtype=torch.uint8)
     data = Dataset(
@@ -218,9 +219,9 @@ def test_images_are_scaled_transformed_and_normalised() -> None:
     noisy = Client(name="noisy", train=own, test=own, transform=GaussianNoise(variance=1.0))
     federation = Federation(data=data, clients=(plain, noisy))
     rng = torch.Generator().manual_seed(0)
-    batch = ClientData(federation, 0).batch(own, rng)
+    batch = ResidentData(federation, 0).batch(own, rng)
     torch.testing.assert_close(batch.inputs, torch.full((2, 1, 2, 2), -1.2))
-    noise = ClientData(federation, 1).batch(own, rng).inputs
+    noise = ResidentData(federation, 1).batch(own, rng).inputs
     assert noise.std() > 1
 
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedatlas.client.rounding import products_like_convolutions
+from fedatlas.client.precision import products_like_convolutions
 
 matmul: Any = torch.backends.cuda.matmul
 convolutions: Any = getattr(torch.backends.cudnn, "conv", None)

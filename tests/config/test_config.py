@@ -9,7 +9,7 @@ import pytest
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedprox import Proximal
 from fedatlas.cli.run_config import default_folder
-from fedatlas.client.model import ClientData
+from fedatlas.client.data import ResidentData
 from fedatlas.config.config import DEFAULTS, OPEN, Config
 from fedatlas.config.schema import TYPES
 from fedatlas.data import PARTITIONS
@@ -175,7 +175,7 @@ def test_images_are_scaled_as_the_config_says() -> None:
     config = Config.load(None, ["data.mean=[0.5, 0.5, 0.5]", "data.std=[0.25, 0.25, 1]"])
     federation = config.federation()
     white = (federation.data.inputs.amin(1) == 255).flatten(1).any(1).nonzero()[0]
-    assert ClientData(federation, 0).batch(white, None).inputs.amax((0, 2, 3)).tolist() == [2.0, 2.0, 0.5]
+    assert ResidentData(federation, 0).batch(white, None).inputs.amax((0, 2, 3)).tolist() == [2.0, 2.0, 0.5]
 
 
 @pytest.mark.parametrize(

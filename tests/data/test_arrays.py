@@ -6,7 +6,8 @@ import torch
 from PIL import Image
 
 from fedatlas.data.dataset import Dataset
-from fedatlas.data.loading.arrays import from_arrays, from_image_folder
+from fedatlas.data.loading.arrays import from_arrays
+from fedatlas.data.loading.image_folder import from_image_folder
 from fedatlas.data.loading.npz import from_npz
 from fedatlas.errors import DataError, UsageError
 

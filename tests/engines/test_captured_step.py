@@ -15,15 +15,16 @@ from torch import Tensor, nn
 from atlases import random_atlas
 from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg, moon
 from fedatlas.algorithms.client2vec import client2vec
-from fedatlas.client.model import Local, LocalWork
+from fedatlas.client.context import LocalContext
+from fedatlas.client.work import LocalWork
 from fedatlas.engines.captured_step import GraphEngine
 from fedatlas.engines.simulator import Simulator
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import Batch, Output, Term
+from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
-from fedatlas.parts.sampler import Draws
-from fedatlas.parts.types import Memory, Tensors
-from fedatlas.training.rounds import ServerState, initial_state, play_round
+from fedatlas.parts.types import Batch, Memory, Output, ServerState, Tensors
+from fedatlas.training.draws import Draws
+from fedatlas.training.rounds import initial_state, play_round
 from tiny import Again, Norms, blob_federation, same_bits
 
 ON_FEATURES = sorted(name for name in ALGORITHMS if name != "harmofl" and build_algorithm(name).needs_model is None)
@@ -125,7 +126,7 @@ class ReadsItsClient(Term):
 
     name: ClassVar[str] = "reads_its_client"
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
+    def loss(self, local: LocalContext, batch: Batch, output: Output) -> Tensor:
         return output.features.square().mean() / local.data.num_examples
 
 

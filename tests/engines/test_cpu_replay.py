@@ -14,8 +14,9 @@ from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg, moon
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.algorithms.fedpce import fedpce
 from fedatlas.algorithms.fedsam import SharpnessAware
-from fedatlas.client.model import Local, LocalWork
+from fedatlas.client.context import LocalContext
 from fedatlas.client.training import ClientTraining
+from fedatlas.client.work import LocalWork
 from fedatlas.data.federation import Federation
 from fedatlas.engines import cpu_replay as tapes
 from fedatlas.engines.captured_step import Lane
@@ -25,11 +26,11 @@ from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import Batch, Output, Term
+from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
-from fedatlas.parts.sampler import Draws
-from fedatlas.parts.types import Memory
-from fedatlas.training.rounds import ServerState, initial_state, play_round
+from fedatlas.parts.types import Batch, Memory, Output, ServerState
+from fedatlas.training.draws import Draws
+from fedatlas.training.rounds import initial_state, play_round
 from tiny import Norms, blob_federation, same_bits
 from typed_clients import image_federation
 
@@ -162,7 +163,7 @@ class Looks(Term):
     name: ClassVar[str] = "looks"
     by: str = "item"
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
+    def loss(self, local: LocalContext, batch: Batch, output: Output) -> Tensor:
         size = output.features.square().mean()
         if self.by == "item":
             return size if float(size.detach()) > 0.1 else 2 * size

@@ -8,16 +8,17 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithms import fedavg, fedbn, fedprox
-from fedatlas.client.model import Local, Workbench
+from fedatlas.client.context import LocalContext
+from fedatlas.client.model import Workbench
 from fedatlas.data.transforms import GaussianNoise
 from fedatlas.engines.simulator import Simulator
 from fedatlas.engines.workers import Task, WorkerPool
 from fedatlas.errors import FedatlasError, TrainingError, UsageError
-from fedatlas.parts.objective import Batch, Output, Term
+from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import Assignment
+from fedatlas.parts.types import Assignment, Batch, Output
 from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.train import make_model
+from fedatlas.training.model import make_model
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 
@@ -78,7 +79,7 @@ def test_an_error_in_a_worker_arrives_with_its_client() -> None:
 class Dies(Term):
     name: ClassVar[str] = "dies"
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor | None:
+    def loss(self, local: LocalContext, batch: Batch, output: Output) -> Tensor | None:
         os._exit(9)
 
 

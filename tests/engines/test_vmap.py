@@ -10,15 +10,16 @@ from torch.func import grad, vmap
 
 from fedatlas.algorithms import build_algorithm, fedavg
 from fedatlas.algorithms.fedpce import Group, Grouped
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.engines import vmap as cohorts
 from fedatlas.engines.simulator import Engine, Simulator
 from fedatlas.engines.stacked_step import stacked_convolution
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
-from fedatlas.parts.sampler import Draws, Uniform
-from fedatlas.parts.types import Cohort, Tensors
-from fedatlas.training.rounds import RoundRecord, ServerState, initial_state, play_round
+from fedatlas.parts.sampler import Uniform
+from fedatlas.parts.types import Cohort, ServerState, Tensors
+from fedatlas.training.draws import Draws
+from fedatlas.training.rounds import RoundRecord, initial_state, play_round
 from tiny import blob_federation, same_bits
 
 STACKED = ("fedavg", "fedavgm", "fedprox", "feddyn", "fedlc", "feddisco", "scaffold", "clustered", "qffl", "afl")

@@ -16,13 +16,13 @@ from fedatlas.errors import UsageError
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.server import exchange as conversation
 from fedatlas.flower.server.app import serve
-from fedatlas.parts.sampler import Draws
 from fedatlas.parts.types import Assignment, Tensors, Upload
 from fedatlas.runs.run import Run
 from fedatlas.testing.flower_grid import InProcessGrid, Tamper
 from fedatlas.testing.tiny import tiny_federation
+from fedatlas.training.draws import Draws
+from fedatlas.training.model import make_model
 from fedatlas.training.rounds import initial_state, play_round
-from fedatlas.training.train import make_model
 from flower_network import handed_out, simulated
 from tiny import same_bits
 

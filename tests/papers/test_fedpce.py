@@ -11,7 +11,7 @@ import torch
 from fedatlas.config.config import Config
 from fedatlas.data import Dataset, Iid, federate
 from fedatlas.seeds import numpy_generator
-from fedatlas.training.train import make_model
+from fedatlas.training.model import make_model
 from papers.fedpce import figure_4, measuring, setting, table_1, table_2, table_3, table_4, table_5
 from papers.fedpce.measuring import client_figures, collaborative_figures, few_images, personalised
 from papers.options import Options

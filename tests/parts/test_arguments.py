@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import fedatlas
-from fedatlas.client.model import Local
 from fedatlas.errors import UsageError
+from fedatlas.parts.context import ClientContext
 from fedatlas.testing.tiny import tiny_federation
 from tiny import blob_federation
 
@@ -88,7 +88,7 @@ class Each(fedatlas.Term):
 
     name: ClassVar[str] = "each"
 
-    def loss(self, local: Local, batch: fedatlas.Batch, output: fedatlas.Output) -> Tensor:
+    def loss(self, local: ClientContext, batch: fedatlas.Batch, output: fedatlas.Output) -> Tensor:
         return output.logits.square().mean(1)
 
 

@@ -11,8 +11,9 @@ import torch
 from fedatlas.algorithms import fedavg
 from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import UsageError
-from fedatlas.parts.sampler import Draws, Sampler, SamplingError, Uniform
+from fedatlas.parts.sampler import Sampler, Uniform
 from fedatlas.parts.types import Assignment, ClientInfo, Cohort, Roster, Tensors, Upload
+from fedatlas.training.draws import Draws, SamplingError
 from fedatlas.training.rounds import initial_state, play_round
 from fedatlas.training.settings import TrainingPlan
 from tiny import Norms, blob_federation, same_bits

@@ -8,9 +8,8 @@ import torch
 
 from fedatlas.algorithms.fedbn import fedbn
 from fedatlas.errors import RunFolderError
-from fedatlas.parts.types import Memory
+from fedatlas.parts.types import Memory, ServerState
 from fedatlas.runs.checkpoint import MANIFEST, CheckpointStore, atomic_write
-from fedatlas.training.rounds import ServerState
 from fedatlas.training.train import train
 from tiny import Norms, blob_federation, same_bits
 

@@ -5,12 +5,11 @@ import torch
 
 import fedatlas
 from fedatlas.errors import RunFolderError, UsageError
-from fedatlas.parts.types import Memory
+from fedatlas.parts.types import Memory, ServerState
 from fedatlas.runs.checkpoint import SPARE_LINES, CheckpointStore
 from fedatlas.runs.client_memory import ClientMemories
 from fedatlas.runs.files import TensorFiles
 from fedatlas.runs.run import Run
-from fedatlas.training.rounds import ServerState
 from fedatlas.training.settings import TrainingPlan
 from tiny import Norms, blob_federation, same_bits
 

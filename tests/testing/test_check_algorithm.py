@@ -11,8 +11,8 @@ import torch
 
 from broken_parts import Does, Rule, Sends, refused
 from fedatlas.algorithms import fedavg
-from fedatlas.client.model import Local
 from fedatlas.errors import AlgorithmCheckError, FedatlasError, UsageError
+from fedatlas.parts.context import ClientContext
 from fedatlas.parts.server_rule import ServerRule
 from fedatlas.parts.types import Cohort, Roster, Tensors
 from fedatlas.testing.check_algorithm import check_algorithm
@@ -62,7 +62,7 @@ def test_global_generators_are_left_as_they_were() -> None:
     [lambda _: torch.rand(()), lambda _: np.random.rand(), lambda _: random.random()],
     ids=["torch", "numpy", "py"],
 )
-def test_a_term_that_draws_from_a_global_generator_is_caught(draw: Callable[[Local], Any]) -> None:
+def test_a_term_that_draws_from_a_global_generator_is_caught(draw: Callable[[ClientContext], Any]) -> None:
     refused(fedavg().with_terms(Does(act=draw)), "repeats", "from one seed differ", "never from a global one")
 
 
@@ -80,7 +80,7 @@ class Counting(Does):
     name: ClassVar[str] = "counting"
     seen: dict[str, int] = field(default_factory=dict)
 
-    def begin(self, local: Local) -> None:
+    def begin(self, local: ClientContext) -> None:
         self.seen[local.data.name] = self.seen.get(local.data.name, 0) + 1
         local.scratch[self.name] = {"scale": torch.tensor(float(self.seen[local.data.name]))}
 
@@ -93,7 +93,7 @@ SERVED: list[int] = []
 
 
 def test_a_term_that_remembers_in_its_process_is_caught() -> None:
-    def serve(local: Local) -> float:
+    def serve(local: ClientContext) -> float:
         if SERVED and SERVED[0] != local.round:
             SERVED.clear()
         SERVED.append(local.round)
@@ -149,7 +149,7 @@ def test_a_rule_that_changes_what_it_was_given_is_caught(act: Callable[..., None
     refused(fedavg().with_rules(Rule(act=act)), "received tensors", "the server changed", where)
 
 
-def _remember_in_place(local: Local) -> None:
+def _remember_in_place(local: ClientContext) -> None:
     local.memory.setdefault("does", {"count": torch.zeros(1)})["count"] += 1
 
 
@@ -171,7 +171,7 @@ def test_a_term_that_changes_the_servers_note_is_caught() -> None:
 
 
 def test_a_term_that_changes_the_examples_is_caught() -> None:
-    def centre(local: Local) -> None:
+    def centre(local: ClientContext) -> None:
         local.data.inputs[local.data.client.train] -= 1
 
     refused(fedavg().with_terms(Does(act=centre)), "data", "examples were changed in place")

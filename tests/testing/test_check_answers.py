@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from broken_parts import Does, Rule, Sends, refused
 from fedatlas.algorithms import fedavg
-from fedatlas.client.model import ClientData, Local
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.context import ClientContext, ClientData
 from fedatlas.parts.objective import Term
 from fedatlas.parts.sampler import Sampler
 from fedatlas.parts.types import Cohort, Roster, Tensors
@@ -34,7 +34,7 @@ class Introduces(Rule):
 class Surveys(Does):
     surveys: ClassVar[bool] = True
 
-    def survey(self, local: Local) -> Tensors:
+    def survey(self, local: ClientContext) -> Tensors:
         return {"loss": local.received_loss()}
 
 
@@ -104,7 +104,7 @@ def test_a_lost_client_that_leaves_a_trace_is_caught(monkeypatch: pytest.MonkeyP
     """Clients run in the order of their ids, so that nobody runs after the last one, unless its answer is lost."""
     monkeypatch.setattr("fedatlas.testing.check_algorithm.fork_available", lambda: False)
 
-    def see(local: Local) -> float:
+    def see(local: ClientContext) -> float:
         if SERVED[0] != local.round:
             SERVED[:] = [local.round, 0]
         if local.data.id == 5:
@@ -162,7 +162,7 @@ def test_one_tensor_may_be_remembered_under_two_names() -> None:
 
 
 def test_what_is_no_tensor_is_caught() -> None:
-    def remember(local: Local) -> None:
+    def remember(local: ClientContext) -> None:
         local.memory["does"] = {"round": local.round}  # type: ignore[dict-item]
 
     refused(fedavg().with_terms(Does(act=remember)), "plays", "does round is a int and not a tensor")
@@ -170,7 +170,7 @@ def test_what_is_no_tensor_is_caught() -> None:
 
 
 def test_a_memory_with_a_gradient_is_caught() -> None:
-    def remember(local: Local) -> None:
+    def remember(local: ClientContext) -> None:
         with torch.enable_grad():
             local.memory["does"] = {name: w * 1 for name, w in local.parameters.items()}
 

@@ -7,12 +7,12 @@ import torch
 from fedatlas.algorithms import fedavg
 from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import TrainingError
-from fedatlas.parts.sampler import Draws
-from fedatlas.parts.server_rule import weighted_sum
+from fedatlas.parts.tensor_math import weighted_sum
 from fedatlas.parts.types import Tensors, Upload
+from fedatlas.training.draws import Draws
 from fedatlas.training.meanwhile import Foreseen, Meanwhile
+from fedatlas.training.model import make_model
 from fedatlas.training.rounds import initial_state, play_round
-from fedatlas.training.train import make_model
 from tiny import blob_federation, same_bits
 
 WEIGHTS = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithms import fedavg, fedbn, fedpce, fedper, harmofl
-from fedatlas.client.model import ClientData
+from fedatlas.client.data import ResidentData
 from fedatlas.errors import DataError, UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.testing.check_algorithm import check_algorithm
 from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.train import make_model, train
+from fedatlas.training.model import make_model
+from fedatlas.training.train import train
 from tiny import Norms, blob_federation, same_bits
 
 # One client of the tiny federation has one example.
@@ -141,7 +142,7 @@ def test_a_trained_model_does_on_a_client_what_the_record_says(algorithm: Algori
         loss = nn.functional.cross_entropy(logits, federation.data.labels[client.test]).item()
         assert record["loss"] == pytest.approx(loss, rel=1e-5)
         assert not features.requires_grad
-    assert torch.equal(inputs, ClientData(federation, 7).batch(client.test, None).inputs)
+    assert torch.equal(inputs, ResidentData(federation, 7).batch(client.test, None).inputs)
     last = federation.data.inputs[client.test].permute(0, 2, 3, 1)
     assert torch.equal(run.prepare(last.numpy()), inputs)
     assert torch.equal(run.prepare(last / 255), inputs)

@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 
 from fedatlas.algorithms import fedavg
 from fedatlas.cli.app import app
-from fedatlas.engines.simulator import ClientRunner
+from fedatlas.client.runner import ClientRunner
 from fedatlas.errors import RunFolderError, TrainingError
-from fedatlas.runs.run import Run, RunWriter
+from fedatlas.runs.run import Run
+from fedatlas.runs.writer import RunWriter
 from fedatlas.seeds import Seeds
 from fedatlas.training.train import train
 from killable import main

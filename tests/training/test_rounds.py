@@ -7,17 +7,19 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithms import fedavg, fedprox
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.parts import server_rule as aggregation
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import CrossEntropy, Term
 from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.sampler import Draws, Sampler
-from fedatlas.parts.server_rule import ServerRule, add, weighted_sum
+from fedatlas.parts.sampler import Sampler
+from fedatlas.parts.server_rule import ServerRule
+from fedatlas.parts.tensor_math import add, weighted_sum
 from fedatlas.parts.types import Assignment, Cohort, Tensors, Upload
 from fedatlas.parts.weighting import ByExamples, Weighting
+from fedatlas.training.draws import Draws
 from fedatlas.training.rounds import initial_state, play_round
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
@@ -68,7 +70,7 @@ def test_one_client_and_one_epoch_equal_centralised_training() -> None:
     start = {k: v.detach().clone() for k, v in model.state_dict().items()}
     state, _, simulator = play(fedavg().with_optimizer(SGD(lr=0.1)), model, federation, work=work)
 
-    from fedatlas.client.model import open_local
+    from fedatlas.client.context import open_local
     from fedatlas.client.training import minibatches
 
     model.load_state_dict(start)

@@ -21,12 +21,14 @@ from fedatlas.adapting.result import Adapted
 from fedatlas.adapting.tuning import Tuning
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.provenance import ORIGIN, warn_if_other
-from fedatlas.client.model import PERSONAL, ClientData, LocalWork
+from fedatlas.client.data import ResidentData
+from fedatlas.client.model import PERSONAL
+from fedatlas.client.runner import ClientRunner
 from fedatlas.client.scoring import mean_personal
+from fedatlas.client.work import LocalWork
 from fedatlas.config.reopen import run_algorithm, run_augment, run_federation, run_network
 from fedatlas.data import Dataset, Federation, Transform
 from fedatlas.data.dataset import first_few
-from fedatlas.engines.simulator import ClientRunner, repeatable
 from fedatlas.errors import DataError, UsageError, expect, expect_number, unknown_name
 from fedatlas.models.conditioned import ClientEmbedding, bake
 from fedatlas.parts.algorithm import Algorithm
@@ -34,7 +36,7 @@ from fedatlas.parts.objective import CrossEntropy
 from fedatlas.parts.types import ClientScore, Tensors
 from fedatlas.runs.checkpoint import atomic_write
 from fedatlas.runs.run import ADAPTED, Run
-from fedatlas.seeds import Seeds, numpy_generator
+from fedatlas.seeds import Seeds, numpy_generator, repeatable
 from fedatlas.training.train import Model, fingerprint
 
 Start = Literal["own", "initial", "mean", "first", "nearest"]
@@ -236,7 +238,7 @@ class Adapter:
             raise UsageError(f"client must be a name or a position in [0, {len(names)}), got {client}.")
         return client
 
-    def _training_data(self, number: int, examples: int | None, seed: int) -> ClientData:
+    def _training_data(self, number: int, examples: int | None, seed: int) -> ResidentData:
         client = self.federation.clients[number]
         size = len(client.train)
         if size == 0 or len(client.test) == 0:
@@ -252,7 +254,7 @@ class Adapter:
         few = replace(client, train=client.train[order[:examples].sort().values.to(self.device)])
         clients = (*self.federation.clients[:number], few, *self.federation.clients[number + 1 :])
         federation = replace(self.federation, clients=clients)
-        return ClientData(federation, number, channels_last=self.runner.channels_last)
+        return ResidentData(federation, number, channels_last=self.runner.channels_last)
 
     def _start(self, start: Start | Tensors | None, number: int, atlas: Atlas | None) -> tuple[Tensors, str]:
         """Return a client's first values, and in words where they come from."""

@@ -18,8 +18,8 @@ from fedatlas.models.conditioned import bake
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.split import Split
 from fedatlas.seeds import Seeds
-from fedatlas.training.model import own_network
-from fedatlas.training.train import Model, extended
+from fedatlas.training.model import extended, own_network
+from fedatlas.training.train import Model
 
 if TYPE_CHECKING:
     from fedatlas.runs.run import Run

@@ -15,15 +15,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from fedatlas.client.model import PERSONAL, ClientData, Local, LocalWork, Workbench, compiled_network, open_local
+from fedatlas.client.context import LocalContext, open_local
+from fedatlas.client.data import ResidentData
+from fedatlas.client.model import PERSONAL, Workbench, compiled_network
 from fedatlas.client.training import Look, minibatches
+from fedatlas.client.work import LocalWork
 from fedatlas.engines.cuda_graph import CudaRecorder, Recorder, Replayed
-from fedatlas.engines.simulator import repeatable
 from fedatlas.errors import TrainingError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import Batch
 from fedatlas.parts.optimizer import LocalOptimizer, Rate, Wrapper
-from fedatlas.parts.types import Assignment, Tensors
+from fedatlas.parts.types import Assignment, Batch, Tensors
+from fedatlas.seeds import repeatable
 
 Gradients = Callable[[Tensors, Tensor, Tensor, Tensor], tuple[Tensors, Tensor]]
 
@@ -36,7 +38,7 @@ class Tuning:
         bench: Workbench,
         buffers: Tensors,
         algorithm: Algorithm,
-        clients: Sequence[ClientData],
+        clients: Sequence[ResidentData],
         *,
         work: LocalWork,
         rounds: int,
@@ -101,7 +103,7 @@ class Tuning:
         self.seconds += time.perf_counter() - began
         return found
 
-    def _open(self, client: ClientData, number: int, personal: Tensors) -> Local:
+    def _open(self, client: ResidentData, number: int, personal: Tensors) -> LocalContext:
         assignment = Assignment(round=number, rounds=self.rounds, client=client.id, shared={}, buffers=self.buffers)
         memory = {PERSONAL: personal}
         local = open_local(self.algorithm, self.work, assignment, self.bench, memory, client, self.seed)

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from fedatlas.algorithms.client2vec_sampling import VECTOR, check_half, positions
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.client.model import Local
 from fedatlas.errors import UsageError, expect_settings, unknown_name
 from fedatlas.models.head import find_head
-from fedatlas.parts.objective import Batch, Output, Term
+from fedatlas.parts.context import ClientContext
+from fedatlas.parts.objective import Term
 from fedatlas.parts.server_rule import ServerRule
 from fedatlas.parts.split import ShareAll, Split
-from fedatlas.parts.types import ClientInfo, Roster, Tensors
+from fedatlas.parts.types import Batch, ClientInfo, Output, Roster, Tensors
 
 NAME, VECTORS = "index_orthogonality", "vectors"
 Mode = Literal["mean_cos", "mean_dot", "sum_dot"]
@@ -152,7 +152,7 @@ class IndexOrthogonality(Term):
             if getattr(self, title) not in known:
                 raise unknown_name(f"{title} of IndexOrthogonality", getattr(self, title), known)
 
-    def begin(self, local: Local) -> None:
+    def begin(self, local: ClientContext) -> None:
         """Take the vectors that the server told; cosines need their directions only."""
         if self.lambda_o == 0:
             return
@@ -161,7 +161,7 @@ class IndexOrthogonality(Term):
         vectors = local.notes[self.name][VECTORS].to(local.data.labels.device)
         local.scratch[self.name] = {VECTORS: F.normalize(vectors, dim=1) if self.mode == "mean_cos" else vectors}
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor | None:
+    def loss(self, local: ClientContext, batch: Batch, output: Output) -> Tensor | None:
         """Return the weighted orthogonality and divergence of the batch."""
         if self.lambda_o == 0 and self.lambda_d == 0:
             return None

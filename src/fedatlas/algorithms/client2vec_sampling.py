@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.engines.simulator import repeatable
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.parts.sampler import Sampler, Uniform
 from fedatlas.parts.types import Cohort, Roster, Tensors
 from fedatlas.parts.weighting import Weighting
+from fedatlas.seeds import repeatable
 
 VECTOR = "the client's vector in the atlas, made once before training"
 """What every use of an atlas discloses."""

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.engines.simulator import repeatable
 from fedatlas.errors import UsageError, expect, unknown_name
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.sampler import Sampler, Uniform
 from fedatlas.parts.types import Cohort, Roster, Tensors
 from fedatlas.parts.weighting import ByExamples, Equal
+from fedatlas.seeds import repeatable
 
 Bin = dict[int, int]
 """One distribution: mass by client. Masses are whole numbers, m n_k in all for client k, and a full bin holds sum n:

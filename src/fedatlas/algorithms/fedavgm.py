@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.server_rule import ServerRule, add, zeros_like
+from fedatlas.parts.server_rule import ServerRule
+from fedatlas.parts.tensor_math import add, zeros_like
 from fedatlas.parts.types import Cohort, Roster, Tensors
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.client.model import ClientData
 from fedatlas.errors import UsageError, expect
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.context import ClientData
 from fedatlas.parts.types import Cohort, Tensors
 from fedatlas.parts.weighting import Weighting
 

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.client.model import Local
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.context import ClientContext
 from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import SGD, Gradient, Rate, Wrapper
-from fedatlas.parts.server_rule import ServerRule, add, weighted_sum
+from fedatlas.parts.server_rule import ServerRule
+from fedatlas.parts.tensor_math import add, weighted_sum
 from fedatlas.parts.types import ClientInfo, Cohort, Roster, Tensors
 from fedatlas.parts.weighting import Equal
 
@@ -40,14 +41,14 @@ class DynamicPull(Term):
         if not 0 < self.alpha < math.inf:
             raise UsageError(f"DynamicPull(alpha) must be a positive number, got {self.alpha}.")
 
-    def begin(self, local: Local) -> None:
+    def begin(self, local: ClientContext) -> None:
         """Begin with no drift in the client's first round."""
         if self.name not in local.notes:
             raise UsageError("DynamicPull needs the server rule DynamicDrift beside it; feddyn() has both.")
         if self.name not in local.memory:
             local.memory[self.name] = {k: torch.zeros_like(local.start[k]) for k in local.notes[self.name]}
 
-    def gradient(self, local: Local, gradients: list[Tensor]) -> list[Tensor]:
+    def gradient(self, local: ClientContext, gradients: list[Tensor]) -> list[Tensor]:
         """Add ``alpha_k (w - w^t + g_k)``, the gradient of the pull, for the shared parameters."""
         drift = local.memory[self.name]
         shared = [i for i, name in enumerate(local.parameters) if name in drift]
@@ -60,7 +61,7 @@ class DynamicPull(Term):
             pulled[i] = gradient
         return pulled
 
-    def finish(self, local: Local) -> Tensors:
+    def finish(self, local: ClientContext) -> Tensors:
         """Add this round's change to the client's drift: ``g_k <- g_k + (w_k - w^t)``."""
         local.memory[self.name] = {
             k: g + (local.parameters[k].detach() - local.start[k]) for k, g in local.memory[self.name].items()

@@ -22,15 +22,15 @@ from torch import Tensor, nn
 
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.fedgr import TYPE_VECTOR, Grouped, Grouping, TypeGroups, TypeVector, grouping_by
-from fedatlas.client.model import Local
 from fedatlas.errors import UsageError
 from fedatlas.models.head import head_parameters
 from fedatlas.models.prompted import CustomizedClassifier, PromptedClassifier, TypePrompted
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import Batch, Output, Term
+from fedatlas.parts.context import ClientContext
+from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import Adam
 from fedatlas.parts.server_rule import ServerRule
-from fedatlas.parts.types import ClientInfo, Cohort, Tensors
+from fedatlas.parts.types import Batch, ClientInfo, Cohort, Output, Tensors
 
 NAME = "group_customization"
 OWN = "model/"
@@ -83,7 +83,7 @@ class GroupCustomization(Term):
             if not getattr(self, title) > 0:
                 raise UsageError(f"GroupCustomization({title}) must be above 0, got {getattr(self, title)}.")
 
-    def begin(self, local: Local) -> None:
+    def begin(self, local: ClientContext) -> None:
         """Set the centres beside the client's own last mean, if there are any yet."""
         if not isinstance(local.model, TypePrompted):
             raise UsageError(
@@ -109,13 +109,13 @@ class GroupCustomization(Term):
             "weight": self.lambda1 * growth,
         }
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor | None:
+    def loss(self, local: ClientContext, batch: Batch, output: Output) -> Tensor | None:
         """Return the weighted terms that apply: neither in the first round."""
         terms = (self._customization(local, batch), self._alignment(local, batch, output))
         found = [term for term in terms if term is not None]
         return torch.stack(found).sum() if found else None
 
-    def _customization(self, local: Local, batch: Batch) -> Tensor | None:
+    def _customization(self, local: ClientContext, batch: Batch) -> Tensor | None:
         known = local.scratch.get(self.name)
         if known is None:
             return None
@@ -125,7 +125,7 @@ class GroupCustomization(Term):
         logits = prompts @ known["anchors"].T / self.tau
         return known["weight"] * F.cross_entropy(logits, known["group"].expand(len(logits)))
 
-    def _alignment(self, local: Local, batch: Batch, output: Output) -> Tensor | None:
+    def _alignment(self, local: ClientContext, batch: Batch, output: Output) -> Tensor | None:
         remembered = local.memory.get(self.name, {})
         previous = {name.removeprefix(OWN): w for name, w in remembered.items() if name.startswith(OWN)}
         if self.lambda2 == 0 or not previous:
@@ -140,7 +140,7 @@ class GroupCustomization(Term):
         logits = torch.stack(similarities, dim=1) / self.tau_alignment
         return self.lambda2 * F.cross_entropy(logits, torch.zeros_like(batch.labels))
 
-    def finish(self, local: Local) -> Tensors:
+    def finish(self, local: ClientContext) -> Tensors:
         """Remember this round's mean, and the parameters that the features depend on."""
         memory: Tensors = {}
         if self.lambda1 > 0:

@@ -24,10 +24,10 @@ from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.grouping import COVARIANCES, METHODS, Groups, group_clients, group_means
 from fedatlas.atlas.provenance import ORIGIN
-from fedatlas.client.model import Local
 from fedatlas.errors import UsageError, expect, expect_settings, unknown_name
 from fedatlas.models.prompted import TypePrompted
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.context import ClientContext
 from fedatlas.parts.objective import ReceivedLoss, Term, received_losses
 from fedatlas.parts.types import Cohort, Roster, Tensors
 from fedatlas.parts.weighting import Weighting
@@ -45,17 +45,17 @@ class TypeVector(Term):
         "mean of the type-specific prompts (or features) of the client's training data, each class counting the same",
     )
 
-    def begin(self, local: Local) -> None:
+    def begin(self, local: ClientContext) -> None:
         """Find the mean under the received model."""
         local.scratch[self.name] = {"mean": class_balanced_mean(local)}
 
-    def finish(self, local: Local) -> Tensors:
+    def finish(self, local: ClientContext) -> Tensors:
         """Send what was found."""
         return local.scratch[self.name]
 
 
 @torch.no_grad()
-def class_balanced_mean(local: Local) -> Tensor:
+def class_balanced_mean(local: ClientContext) -> Tensor:
     """Return h~, (width,), under the model as it is, in evaluation mode and without augmentation."""
     model, counts = local.model, local.data.label_counts
     mode = model.training

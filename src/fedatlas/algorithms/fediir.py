@@ -17,13 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.client.model import Local
 from fedatlas.errors import UsageError
 from fedatlas.models.head import head_parameters
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import Batch, Output, Term
-from fedatlas.parts.server_rule import ServerRule, weighted_sum
-from fedatlas.parts.types import ClientInfo, Roster, Tensors
+from fedatlas.parts.context import ClientContext
+from fedatlas.parts.objective import Term
+from fedatlas.parts.server_rule import ServerRule
+from fedatlas.parts.tensor_math import weighted_sum
+from fedatlas.parts.types import Batch, ClientInfo, Output, Roster, Tensors
 from fedatlas.parts.weighting import Equal
 
 NAME = "head_gradient"
@@ -45,7 +46,7 @@ class GradientAlignment(Term):
         if not self.penalty >= 0:
             raise UsageError(f"GradientAlignment(penalty) must not be negative, got {self.penalty}.")
 
-    def survey(self, local: Local) -> Tensors:
+    def survey(self, local: ClientContext) -> Tensors:
         """Return the mean gradient of cross-entropy by the classifier's parameters at the received model."""
         names = head_parameters(local.model)
         # Detached, the body builds no graph: a large batch then costs no more than a test pass.
@@ -60,7 +61,7 @@ class GradientAlignment(Term):
         torch._foreach_div_(total, float(local.data.num_examples))
         return dict(zip(names, total, strict=True))
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor | None:
+    def loss(self, local: ClientContext, batch: Batch, output: Output) -> Tensor | None:
         """Return ``penalty * sum || gradient - g ||^2``, differentiable through the gradient."""
         told = local.notes.get(self.name)
         if self.penalty == 0 or told is None:

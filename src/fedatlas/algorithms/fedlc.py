@@ -11,10 +11,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedatlas.client.model import Local
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import Batch, Output, Term, mean_cross_entropy
+from fedatlas.parts.context import ClientContext
+from fedatlas.parts.objective import Term, mean_cross_entropy
+from fedatlas.parts.types import Batch, Output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +32,14 @@ class CalibratedCrossEntropy(Term):
         if not self.tau >= 0:
             raise UsageError(f"CalibratedCrossEntropy(tau) must not be negative, got {self.tau}.")
 
-    def begin(self, local: Local) -> None:
+    def begin(self, local: ClientContext) -> None:
         """Compute the shift of each logit; the label counts stay on the client."""
         if self.tau > 0:
             # 0^{-1/4} is infinite: the logit of a class without examples becomes -inf, its share of the softmax and
             # its gradient exactly 0. The loss stays finite, as the label of an example is a class that is there.
             local.scratch[self.name] = {"shift": self.tau * local.data.label_counts.pow(-0.25)}
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
+    def loss(self, local: ClientContext, batch: Batch, output: Output) -> Tensor:
         """Return the cross-entropy of the shifted logits."""
         if self.tau == 0:
             return mean_cross_entropy(output.logits, batch)

@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedatlas.algorithms.fedmix_tangent import logits_along
-from fedatlas.client.model import ClientData, Local
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import Batch, Output, Term
+from fedatlas.parts.context import ClientContext, ClientData
+from fedatlas.parts.objective import Term
 from fedatlas.parts.server_rule import ServerRule
-from fedatlas.parts.types import ClientInfo, Cohort, Roster, Tensors
+from fedatlas.parts.types import Batch, ClientInfo, Cohort, Output, Roster, Tensors
 from fedatlas.seeds import generator
 
 NAME = "mixed_cross_entropy"
@@ -45,12 +45,12 @@ class MixedCrossEntropy(Term):
         if not 0 <= self.lam < 1:
             raise UsageError(f"MixedCrossEntropy(lam) must be in [0, 1), got {self.lam}.")
 
-    def begin(self, local: Local) -> None:
+    def begin(self, local: ClientContext) -> None:
         """Take the means that the server sent."""
         if self.lam > 0 and self.name not in local.notes:
             raise UsageError("MixedCrossEntropy needs the means that a MeanPool among the server's rules sends.")
 
-    def prepare(self, local: Local, batch: Batch) -> Batch:
+    def prepare(self, local: ClientContext, batch: Batch) -> Batch:
         """Draw the step's mean; return the batch with inputs x' = (1 - lam) x, ready for a gradient by them."""
         if self.lam == 0:
             return batch
@@ -62,7 +62,7 @@ class MixedCrossEntropy(Term):
         inputs = (1 - self.lam) * batch.inputs
         return batch._replace(inputs=inputs if inputs.is_cuda else inputs.requires_grad_())
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
+    def loss(self, local: ClientContext, batch: Batch, output: Output) -> Tensor:
         """Return the mean of l1 + l2 + l3."""
         if self.lam == 0:
             return F.cross_entropy(output.logits, batch.labels)
@@ -75,7 +75,7 @@ class MixedCrossEntropy(Term):
             return first + second + self.lam * (slope * inputs).sum()
         return self._in_forward_mode(local, batch, inputs, labels)
 
-    def _in_forward_mode(self, local: Local, batch: Batch, inputs: Tensor, labels: Tensor) -> Tensor:
+    def _in_forward_mode(self, local: ClientContext, batch: Batch, inputs: Tensor, labels: Tensor) -> Tensor:
         """Return the same without a second derivative: <dl1/dx', x_g> is the change of l1 along x_g."""
         logits, change = logits_along(local, batch.inputs, inputs)
         first = (1 - self.lam) * F.cross_entropy(logits, batch.labels)

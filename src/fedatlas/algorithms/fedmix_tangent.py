@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
-from fedatlas.client.model import Local
+from fedatlas.parts.context import ClientContext
 
 
-def logits_along(local: Local, inputs: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+def logits_along(local: ClientContext, inputs: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     """Return the logits of inputs, and their derivative along a direction; running statistics stay as they are."""
     with forward_ad.dual_level(), _PlainForms():
         with warnings.catch_warnings():

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.client.model import Local
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.context import ClientContext
 from fedatlas.parts.objective import Term
 
 
@@ -30,7 +30,7 @@ class Proximal(Term):
         if self.mu < 0:
             raise UsageError(f"Proximal(mu) must not be negative, got {self.mu}.")
 
-    def gradient(self, local: Local, gradients: list[Tensor]) -> list[Tensor]:
+    def gradient(self, local: ClientContext, gradients: list[Tensor]) -> list[Tensor]:
         """Add ``mu (w - w^t)``, the gradient of the pull."""
         if self.mu == 0:
             return gradients

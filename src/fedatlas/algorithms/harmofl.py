@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithms.fedsam import SharpnessAware
-from fedatlas.client.model import ClientData
 from fedatlas.errors import UsageError, expect_settings
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.context import ClientData
 from fedatlas.parts.server_rule import ServerRule
 from fedatlas.parts.split import Split
 from fedatlas.parts.types import Roster, Tensors

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.client.model import Local
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import Batch, Output, Term
-from fedatlas.parts.types import Tensors
+from fedatlas.parts.context import ClientContext
+from fedatlas.parts.objective import Term
+from fedatlas.parts.types import Batch, Output, Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class ModelContrast(Term):
         if not self.tau > 0:
             raise UsageError(f"ModelContrast(tau) must be above 0, got {self.tau}.")
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor | None:
+    def loss(self, local: ClientContext, batch: Batch, output: Output) -> Tensor | None:
         """Return the weighted contrast of the batch."""
         if self.mu == 0:
             return None
@@ -59,7 +59,7 @@ class ModelContrast(Term):
         logits = torch.stack(similarities, dim=1) / self.tau
         return self.mu * F.cross_entropy(logits, torch.zeros_like(batch.labels))
 
-    def finish(self, local: Local) -> Tensors:
+    def finish(self, local: ClientContext) -> Tensors:
         """Remember the parameters with which the client ends."""
         if self.mu > 0:
             local.memory[self.name] = {name: w.detach().clone() for name, w in local.parameters.items()}

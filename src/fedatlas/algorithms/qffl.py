@@ -15,7 +15,8 @@ from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import ReceivedLoss, received_losses
-from fedatlas.parts.server_rule import ServerRule, weighted_sum
+from fedatlas.parts.server_rule import ServerRule
+from fedatlas.parts.tensor_math import weighted_sum
 from fedatlas.parts.types import Cohort, Tensors
 from fedatlas.parts.weighting import Equal
 

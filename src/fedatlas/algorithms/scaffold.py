@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.client.model import Local
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.context import ClientContext
 from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import SGD, LocalOptimizer
-from fedatlas.parts.server_rule import ServerRule, add, weighted_sum, zeros_like
+from fedatlas.parts.server_rule import ServerRule
+from fedatlas.parts.tensor_math import add, weighted_sum, zeros_like
 from fedatlas.parts.types import ClientInfo, Cohort, Roster, Tensors
 from fedatlas.parts.weighting import Equal
 
@@ -31,7 +32,7 @@ class ControlVariate(Term):
     name: ClassVar[str] = "scaffold"
     discloses: ClassVar[tuple[str, ...]] = ("the change of the client's control variate: its mean gradient",)
 
-    def begin(self, local: Local) -> None:
+    def begin(self, local: ClientContext) -> None:
         """Fix the correction ``c - c_k`` for the round; only shared parameters have one."""
         if self.name not in local.notes:
             raise UsageError("ControlVariate needs the server rule MeanControl beside it; scaffold() has both.")
@@ -39,7 +40,7 @@ class ControlVariate(Term):
         own = local.memory.setdefault(self.name, zeros_like(mean))
         local.scratch[self.name] = {name: c - own[name] for name, c in mean.items()}
 
-    def gradient(self, local: Local, gradients: list[Tensor]) -> list[Tensor]:
+    def gradient(self, local: ClientContext, gradients: list[Tensor]) -> list[Tensor]:
         """Add the correction ``c - c_k`` of the shared parameters."""
         corrections = local.scratch[self.name]
         corrected = list(gradients)
@@ -49,7 +50,7 @@ class ControlVariate(Term):
             corrected[i] = gradient
         return corrected
 
-    def finish(self, local: Local) -> Tensors:
+    def finish(self, local: ClientContext) -> Tensors:
         """Remember ``c_k' = c_k - c + (w^t - w_k) / (S eta)`` and send how much it changed."""
         if local.steps == 0:
             return {}  # no step, no gradient: c_k stays

@@ -71,7 +71,7 @@ def train(
     """Train one algorithm and keep the run in a folder."""
     from fedatlas.cli.run_config import default_folder, run_config
     from fedatlas.config.config import Config
-    from fedatlas.runs.run import check_folder
+    from fedatlas.runs.writer import check_folder
 
     with friendly():
         sections = _sections(algorithm, data, data_folder, model, rounds, seed) | _atlas_section(atlas, use)

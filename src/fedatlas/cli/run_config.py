@@ -18,9 +18,11 @@ from fedatlas.config.config import Config
 from fedatlas.data.federation import Federation
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.runs.checkpoint import CheckpointStore
-from fedatlas.runs.run import ATLAS, NEW_ATLAS, Run, check_folder, check_rounds
+from fedatlas.runs.run import ATLAS, NEW_ATLAS, Run
+from fedatlas.runs.writer import check_folder, check_rounds
+from fedatlas.training.model import make_model
 from fedatlas.training.progress import Bar, make_progress
-from fedatlas.training.train import make_model, train_run
+from fedatlas.training.train import train_run
 
 _last: list[tuple[Any, Federation]] = []
 """What made the federation of this process's last run, and the federation."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -49,3 +50,18 @@ def halving(model: nn.Module) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         return result
 
     return call if named else model
+
+
+@contextmanager
+def products_like_convolutions() -> Iterator[None]:
+    """Let products of float32 be rounded as cuDNN rounds convolutions, to TF32 unless a user forbids it."""
+    matmul, conv = torch.backends.cuda.matmul, getattr(torch.backends.cudnn, "conv", None)
+    before = getattr(matmul, "fp32_precision", None)
+    if before is None or getattr(conv, "fp32_precision", None) != "tf32":  # the first: older than torch 2.9
+        yield
+        return
+    matmul.fp32_precision = "tf32"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before

@@ -12,12 +12,15 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from fedatlas.client.model import OPTIMIZER, PERSONAL, Local, LocalWork, Workbench, copies
+from fedatlas.client.context import LocalContext
+from fedatlas.client.model import OPTIMIZER, PERSONAL, Workbench
+from fedatlas.client.work import LocalWork
 from fedatlas.errors import TrainingError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import Batch, summands
+from fedatlas.parts.objective import summands
 from fedatlas.parts.optimizer import Rate
-from fedatlas.parts.types import Assignment, Memory, Tensors, Upload
+from fedatlas.parts.tensor_math import copies
+from fedatlas.parts.types import Assignment, Batch, Memory, Tensors, Upload
 from fedatlas.seeds import generator, seeded
 
 CHUNK_BYTES = {"cpu": 2**20, "cuda": 2**26}
@@ -39,7 +42,7 @@ class ClientTraining:
     ``local`` is the client as it was opened on the workbench.
     """
 
-    def __init__(self, algorithm: Algorithm, assignment: Assignment, bench: Workbench, local: Local) -> None:
+    def __init__(self, algorithm: Algorithm, assignment: Assignment, bench: Workbench, local: LocalContext) -> None:
         self.algorithm, self.assignment, self.bench = algorithm, assignment, bench
         self.local, self.data = local, local.data
         names = list(bench.parameters)
@@ -133,7 +136,7 @@ class ClientTraining:
 class Look:
     """The gradient of the objective on one batch, at the parameters' current values, each time it is called."""
 
-    def __init__(self, algorithm: Algorithm, local: Local, batch: Batch) -> None:
+    def __init__(self, algorithm: Algorithm, local: LocalContext, batch: Batch) -> None:
         self._algorithm, self._local, self._batch = algorithm, local, batch
         self.losses: list[Tensor] = []
 
@@ -155,7 +158,7 @@ class Look:
         return gradients
 
 
-def minibatches(local: Local, bench: Workbench) -> Iterator[Batch]:
+def minibatches(local: LocalContext, bench: Workbench) -> Iterator[Batch]:
     """Yield a round's minibatches: shuffled passes, the last short batch kept.
 
     A batch of one example is left out where normalisation over it would be undefined.
@@ -205,7 +208,7 @@ def draw_order(work: LocalWork, count: int, seed: int, skip_single: bool) -> tup
     return sizes, torch.cat(passes) if passes else torch.empty(0, dtype=torch.int64)
 
 
-def training_error(what: str, local: Local) -> TrainingError:
+def training_error(what: str, local: LocalContext) -> TrainingError:
     """Return the error that says whose training broke, when and how."""
     return TrainingError(
         f"{what} (lr={local.lr:g}). Lower the learning rate, or look at this client's data.",

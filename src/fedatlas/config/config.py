@@ -34,7 +34,7 @@ from fedatlas.algorithms import ALGORITHMS, build_algorithm
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.client2vec.network import IndexSettings
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.config.schema import ATLAS_OPTIONS, check_model, check_types
 from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, is_named, load_dataset
 from fedatlas.data.loading.arrays import rescale

@@ -26,7 +26,8 @@ from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import OPTIMIZERS
 from fedatlas.runs.run import ATLAS, CONFIG, Run
 from fedatlas.seeds import Seeds
-from fedatlas.training.train import Model, fingerprint, make_model
+from fedatlas.training.model import make_model
+from fedatlas.training.train import Model, fingerprint
 
 
 def run_config(run: Run) -> Config | None:

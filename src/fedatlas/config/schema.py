@@ -10,8 +10,8 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.atlas.client2vec.network import IndexSettings
 from fedatlas.atlas.sources import make_atlas
-from fedatlas.client.model import LocalWork
-from fedatlas.config.setting_types import check_options, check_value
+from fedatlas.client.work import LocalWork
+from fedatlas.config.types import check_options, check_value
 from fedatlas.data import PARTITIONS, Augment, federate
 from fedatlas.errors import UsageError
 from fedatlas.models import HUB_PREFIX, MODELS

@@ -2,9 +2,10 @@
 
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation, Transform
-from fedatlas.data.loading.arrays import from_arrays, from_image_folder
+from fedatlas.data.loading.arrays import from_arrays
 from fedatlas.data.loading.catalogue import DATASETS, is_named, load_dataset
 from fedatlas.data.loading.digits import load_digits_domains
+from fedatlas.data.loading.image_folder import from_image_folder
 from fedatlas.data.loading.npz import from_npz
 from fedatlas.data.loading.table import from_table, from_texts
 from fedatlas.data.partitions.basic import (

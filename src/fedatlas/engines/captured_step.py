@@ -19,13 +19,14 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from fedatlas.client.model import ClientData, Local, Workbench
+from fedatlas.client.context import LocalContext
+from fedatlas.client.data import ResidentData
+from fedatlas.client.model import Workbench
 from fedatlas.client.training import ClientTraining, Look
 from fedatlas.engines.cuda_graph import Recorder, UncapturableError
 from fedatlas.models.frozen_outputs import follow
-from fedatlas.parts.objective import Batch
 from fedatlas.parts.optimizer import Rate
-from fedatlas.parts.types import Assignment, Memory, Tensors, Upload
+from fedatlas.parts.types import Assignment, Batch, Memory, Tensors, Upload
 from fedatlas.training.meanwhile import Meanwhile
 
 MOST_LANES = 5
@@ -86,7 +87,7 @@ class Stage:
             notes=places["notes"],
             memory=places["memory"],
             scratch=places["scratch"],
-            data=cast(ClientData, Unknown("data")),
+            data=cast(ResidentData, Unknown("data")),
             round=cast(int, Unknown("round")),
             seed=cast(int, Unknown("seed")),
             steps=cast(int, Unknown("steps")),
@@ -105,7 +106,7 @@ class Stage:
         training.slots = self.slots
         self._copied = {}
 
-    def refresh(self, local: Local) -> None:
+    def refresh(self, local: LocalContext) -> None:
         """Copy what has changed since the last step: all at first, then what a term prepares for every batch."""
         targets, sources = [], []
         for kind, part, name in self._read:
@@ -276,7 +277,7 @@ class GraphEngine:
         return lane
 
 
-def structure(local: Local, state: Tensors) -> Hashable:
+def structure(local: LocalContext, state: Tensors) -> Hashable:
     """Return the names, shapes and types of what a step reads of a client; those of one structure share graphs."""
     read = [
         (kind, part, name, tensor.shape, tensor.dtype)
@@ -287,7 +288,7 @@ def structure(local: Local, state: Tensors) -> Hashable:
     return (*read, *((name, tensor.shape) for name, tensor in state.items()))
 
 
-def parts_of(local: Local, kind: str) -> Memory:
+def parts_of(local: LocalContext, kind: str) -> Memory:
     """Return what terms may read of one kind, by part and name."""
     return {"": local.start} if kind == "start" else cast(Memory, getattr(local, kind))
 

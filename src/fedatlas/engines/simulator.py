@@ -4,147 +4,34 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, Literal, Self, cast, get_args
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any, Literal, Self, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedatlas.client.channels_last import prefers_channels_last
-from fedatlas.client.model import (
-    PERSONAL,
-    ClientData,
-    Local,
-    LocalWork,
-    Workbench,
-    introduce_client,
-    open_local,
-    survey_client,
-)
-from fedatlas.client.scoring import TestParts, client_score, mean_personal
-from fedatlas.client.timing import Stopwatch
-from fedatlas.client.training import ClientTraining, train_client
+from fedatlas.client.model import PERSONAL
+from fedatlas.client.runner import EVALUATION_BATCH, ClientRunner
+from fedatlas.client.scoring import TestParts, mean_personal
+from fedatlas.client.work import LocalWork
 from fedatlas.data.federation import Federation
 from fedatlas.engines.captured_step import GraphEngine, Lane, Work
 from fedatlas.engines.cpu_replay import TapeRecorder
 from fedatlas.engines.cuda_graph import CudaRecorder
-from fedatlas.engines.machine import keep_freed_memory
 from fedatlas.engines.vmap import CohortEngine, gains_from_stacking
 from fedatlas.engines.workers import Task, WorkerPool, fork_available
 from fedatlas.errors import TrainingError, UsageError, unknown_name
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import Term
 from fedatlas.parts.part import ServerPart
-from fedatlas.parts.server_rule import add
 from fedatlas.parts.types import Assignment, ClientInfo, ClientScore, Memory, Tensors, Upload
-from fedatlas.seeds import generator
+from fedatlas.seeds import repeatable
 from fedatlas.training.meanwhile import Meanwhile
-from fedatlas.training.profile import train_timed
 
 Engine = Literal["auto", "loop", "workers", "graph", "vmap"]
 ENGINES = get_args(Engine)
-EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
-"""Fixed, so that an evaluation's bits do not depend on the number of workers."""
 EVALUATED_TOGETHER = 1000
 """Clients whose own parameters are in RAM at the same time while all are tested."""
-
-
-class ClientRunner:
-    """Runs one client at a time on one model object; every worker process has its own."""
-
-    def __init__(
-        self, algorithm: Algorithm, model: nn.Module, federation: Federation, work: LocalWork, seed: int
-    ) -> None:
-        self.algorithm, self.federation, self.work, self.seed = algorithm, federation, work, seed
-        keep_freed_memory(federation.data.inputs.device)
-        self.channels_last = prefers_channels_last(model, federation.data.inputs)
-        if self.channels_last and federation.data.inputs.is_cuda:
-            # A CPU's convolutions bring their weights into order themselves; there the plain order is kept.
-            model = cast(nn.Module, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
-        # A CPU's casts are no launches, so nothing is won there by fewer.
-        halve = work.precision == "bfloat16" and federation.data.inputs.is_cuda
-        self.bench = Workbench(model, algorithm, compile=work.compile, halve=halve)
-        self._data: dict[int, ClientData] = {}
-        self.lane: Lane | None = None
-        """Where steps are recorded on a CPU, if they are."""
-        self._refusals_told = False
-        self.profile = False
-        """Whether clients measure what takes how long; every step then runs as it is."""
-
-    def data(self, client: int) -> ClientData:
-        """Return a client's view of the examples."""
-        if client not in self._data:
-            self._data[client] = ClientData(self.federation, client, channels_last=self.channels_last)
-        return self._data[client]
-
-    def introduce(self, client: int) -> Memory:
-        """Return what the algorithm must know of a client before the first round."""
-        return introduce_client(self.algorithm, self.data(client))
-
-    def survey(self, assignment: Assignment, memory: Memory) -> Memory:
-        """Return a client's answer before training."""
-        return survey_client(self.algorithm, self._open(self.bench, assignment, memory))
-
-    def train(self, assignment: Assignment, memory: Memory) -> tuple[Upload, Memory]:
-        """Train a client."""
-        watch = Stopwatch() if self.profile else None
-        training = self.begin(self.bench, assignment, memory)
-        if watch is not None:
-            upload, memory = train_timed(training, watch)
-        elif self.lane is not None:
-            upload, memory = self.lane.train(training)
-        else:
-            upload, memory = train_client(training)
-        return self.tested(assignment, upload, memory), memory
-
-    def new_refusals(self) -> dict[str, int]:
-        """Return why steps could not be recorded, what was not told yet."""
-        if self.lane is None or not self.lane.refused or self._refusals_told:
-            return {}
-        self._refusals_told = True  # after the first, nothing else is tried
-        return self.lane.refused
-
-    def tested(self, assignment: Assignment, upload: Upload, memory: Memory) -> Upload:
-        """Return a trained client's answer with the score of its own model, if the assignment asks for it."""
-        if not assignment.test_own or not len(self.data(upload.client).client.test):
-            return upload
-        own = add(assignment.shared, upload.change)
-        return replace(upload, score=self.score_client(own, upload.buffers, memory.get(PERSONAL, {}), upload.client))
-
-    def begin(self, bench: Workbench, assignment: Assignment, memory: Memory) -> ClientTraining:
-        """Begin a client's training on a workbench, for an engine to drive."""
-        return ClientTraining(self.algorithm, assignment, bench, self._open(bench, assignment, memory))
-
-    def _open(self, bench: Workbench, assignment: Assignment, memory: Memory) -> Local:
-        data = self.data(assignment.client)
-        return open_local(self.algorithm, self.work, assignment, bench, memory, data, self.seed)
-
-    @torch.no_grad()
-    def score_examples(self, shared: Tensors, buffers: Tensors, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which examples the shared model gets right, and the loss of each."""
-        self.bench.load(shared, buffers, {})
-        self.bench.model.eval()
-        return self._score(self.data(0), indices, None)
-
-    @torch.no_grad()
-    def score_client(self, shared: Tensors, buffers: Tensors, personal: Tensors, client: int) -> ClientScore:
-        """Return how the shared model with one client's own parameters does on that client's test part."""
-        data = self.data(client)
-        self.bench.load(shared, buffers, personal, data.place if self.bench.personal else None)
-        self.bench.model.eval()
-        rng = generator(self.seed, "evaluation", data.name, device=data.labels.device)
-        size = EVALUATION_BATCH[data.labels.device.type]
-        scores = [self._score(data, indices, rng) for indices in data.client.test.split(size)]
-        correct, losses = (torch.cat(column) for column in zip(*scores, strict=True))
-        return client_score(client, correct, losses)
-
-    def _score(self, data: ClientData, indices: Tensor, rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        batch = data.batch(indices, rng)
-        _, logits = self.bench.model(batch.inputs)
-        return logits.argmax(1) == batch.labels, F.cross_entropy(logits, batch.labels, reduction="none")
 
 
 class Simulator:
@@ -348,22 +235,3 @@ def choose_workers(workers: int | None, device: torch.device, num_clients: int) 
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     return min(workers if workers is not None else cores, num_clients)
-
-
-@contextmanager
-def repeatable(device: torch.device) -> Iterator[None]:
-    """Compute so that the bits repeat.
-
-    On a CPU with one thread: sums then have one order, and processes do not fight for cores. On a GPU with those of
-    cuDNN's algorithms that add in a fixed order.
-    """
-    if device.type == "cuda":
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
-            yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.overrides import TorchFunctionMode
 
-from fedatlas.client.model import Local, autocast, widened
-from fedatlas.client.rounding import products_like_convolutions
+from fedatlas.client.context import LocalContext, autocast, widened
+from fedatlas.client.precision import products_like_convolutions
 from fedatlas.engines.captured_step import KINDS, Unknown, parts_of
 from fedatlas.engines.cuda_graph import Recorder, UncapturableError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import Batch, summands
+from fedatlas.parts.objective import summands
 from fedatlas.parts.optimizer import LocalOptimizer
-from fedatlas.parts.types import Memory, Tensors
+from fedatlas.parts.types import Batch, Memory, Tensors
 
 Axes = dict[str, dict[str, dict[str, int | None]]]
 _Values = tuple[Tensor | None, ...]
@@ -38,7 +38,7 @@ class Stack:
     """Along which axis each of those is stacked; None is shared."""
 
     @classmethod
-    def of(cls, locals: Sequence[Local], states: Sequence[Tensors], buffers: Tensors) -> Stack:
+    def of(cls, locals: Sequence[LocalContext], states: Sequence[Tensors], buffers: Tensors) -> Stack:
         """Return clients of one structure as a stack."""
         read: dict[str, Memory] = {}
         axes: Axes = {}
@@ -107,7 +107,7 @@ class StackedStep:
         self,
         algorithm: Algorithm,
         optimizer: LocalOptimizer,
-        local: Local,
+        local: LocalContext,
         stack: Stack,
         rates: Tensor,
         uneven: bool,
@@ -157,7 +157,7 @@ class StackedStep:
         return torch.where(active, losses, 0.0)
 
 
-def one_step(algorithm: Algorithm, optimizer: LocalOptimizer, local: Local) -> Callable[..., Tensor]:
+def one_step(algorithm: Algorithm, optimizer: LocalOptimizer, local: LocalContext) -> Callable[..., Tensor]:
     """Return one client's step as a function of all that it reads; parameters, buffers and state change in place."""
     model, precision = local.model, local.work.precision
     names = list(local.parameters)

@@ -16,20 +16,24 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from fedatlas.client.model import OPTIMIZER, ClientData, Local, LocalWork, Workbench, copies
+from fedatlas.client.context import LocalContext
+from fedatlas.client.data import ResidentData
+from fedatlas.client.model import OPTIMIZER, Workbench
 from fedatlas.client.training import draw_order, training_error
+from fedatlas.client.work import LocalWork
 from fedatlas.engines.captured_step import Work, structure
 from fedatlas.engines.cuda_graph import Recorder, UncapturableError
 from fedatlas.engines.stacked_step import Stack, StackedStep
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import LocalOptimizer
+from fedatlas.parts.tensor_math import copies
 from fedatlas.parts.types import Memory, Tensors, Upload
 from fedatlas.seeds import derive, generator, seeded
 from fedatlas.training.meanwhile import Meanwhile
 
 if TYPE_CHECKING:
-    from fedatlas.engines.simulator import ClientRunner
+    from fedatlas.client.runner import ClientRunner
 
 Result = tuple[Upload, Memory]
 MOST_PARAMETERS, MOST_EXAMPLES, MOST_PADDING = 3_000_000, 32, 1.5
@@ -71,7 +75,7 @@ def gains_from_stacking(runner: ClientRunner) -> bool:
 class _Passes:
     """What a client reads in a round: the sizes of its minibatches, and its examples one after another."""
 
-    data: ClientData
+    data: ResidentData
     seed: int
     sizes: list[int]
     order: Tensor
@@ -83,7 +87,7 @@ class _Client:
 
     position: int
     work: Work
-    local: Local
+    local: LocalContext
     state: Tensors
     passes: _Passes
 
@@ -170,7 +174,7 @@ class CohortEngine:
         lr, fresh = optimizer.lr_at(first.round, first.rounds), optimizer.init(bench.parameters)
         clients = []
         for position, ((assignment, memory, _), own) in enumerate(zip(work, passes, strict=True)):
-            local = Local(
+            local = LocalContext(
                 model=bench.model,
                 data=own.data,
                 parameters=bench.parameters,

@@ -26,7 +26,7 @@ from fedatlas.parts.types import Assignment, Tensors, Upload
 from fedatlas.training.meanwhile import Meanwhile
 
 if TYPE_CHECKING:
-    from fedatlas.engines.simulator import ClientRunner
+    from fedatlas.client.runner import ClientRunner
 
 
 _MOST_AHEAD = 2**14

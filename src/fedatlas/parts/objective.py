@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,24 +16,8 @@ from fedatlas.models.classifier import inside_transformation
 from fedatlas.parts.types import Cohort, Tensors
 
 if TYPE_CHECKING:
-    from fedatlas.client.model import ClientData, Local
-
-
-class Batch(NamedTuple):
-    """One minibatch, ready for the model."""
-
-    inputs: Tensor
-    labels: Tensor
-    weights: Tensor | None = None
-    """What each example counts, where some are padding; only a term that weighs examples ever sees them."""
-
-
-class Output(NamedTuple):
-    """What a model returns for a batch."""
-
-    features: Tensor
-    """(B, width), the input of the classifier."""
-    logits: Tensor
+    from fedatlas.parts.context import ClientContext, ClientData
+from fedatlas.parts.types import Batch, Output
 
 
 class Term:
@@ -60,22 +44,22 @@ class Term:
         """Return what the server must know before the first round; sent once."""
         return {}
 
-    def survey(self, local: Local) -> Tensors:
+    def survey(self, local: ClientContext) -> Tensors:
         """Return what the server must know before this round's training; the model is the received one."""
         return {}
 
-    def begin(self, local: Local) -> None:
+    def begin(self, local: ClientContext) -> None:
         """Prepare ``local.memory`` before the first step; the model is the received one."""
 
-    def prepare(self, local: Local, batch: Batch) -> Batch:
+    def prepare(self, local: ClientContext, batch: Batch) -> Batch:
         """Return the batch that the model and all terms shall see in place of this one."""
         return batch
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor | None:
+    def loss(self, local: ClientContext, batch: Batch, output: Output) -> Tensor | None:
         """Return the summand, a pure function of the current parameters and the batch; None adds nothing."""
         return None
 
-    def gradient(self, local: Local, gradients: list[Tensor]) -> list[Tensor]:
+    def gradient(self, local: ClientContext, gradients: list[Tensor]) -> list[Tensor]:
         """Return the gradients, in the parameters' order, with this term's own added.
 
         In place of ``loss``, for a term of the parameters alone whose gradient is known: autograd then need not walk
@@ -83,7 +67,7 @@ class Term:
         """
         return gradients
 
-    def finish(self, local: Local) -> Tensors:
+    def finish(self, local: ClientContext) -> Tensors:
         """Update ``local.memory`` after the last step and return what to send."""
         return {}
 
@@ -95,7 +79,7 @@ class CrossEntropy(Term):
     name: ClassVar[str] = "cross_entropy"
     weighs_examples: ClassVar[bool] = True
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
+    def loss(self, local: ClientContext, batch: Batch, output: Output) -> Tensor:
         """Return the mean over the batch of ``-log softmax(logits)[label]``."""
         return mean_cross_entropy(output.logits, batch)
 
@@ -107,16 +91,16 @@ class ReceivedLoss(Term):
     name: ClassVar[str] = "received_loss"
     discloses: ClassVar[tuple[str, ...]] = ("mean loss of the received model on the client's training data",)
 
-    def begin(self, local: Local) -> None:
+    def begin(self, local: ClientContext) -> None:
         """Measure the received model before the first step."""
         local.scratch[self.name] = {"loss": local.received_loss()}
 
-    def finish(self, local: Local) -> Tensors:
+    def finish(self, local: ClientContext) -> Tensors:
         """Send what was measured."""
         return local.scratch[self.name]
 
 
-def summands(objective: Iterable[Term], local: Local, batch: Batch, output: Output) -> list[Tensor]:
+def summands(objective: Iterable[Term], local: ClientContext, batch: Batch, output: Output) -> list[Tensor]:
     """Return what the terms add to the loss, one number each."""
     found = []
     for term in objective:

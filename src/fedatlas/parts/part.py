@@ -8,7 +8,7 @@ from fedatlas.errors import expect_settings
 from fedatlas.parts.types import Roster, Tensors
 
 if TYPE_CHECKING:
-    from fedatlas.client.model import ClientData
+    from fedatlas.parts.context import ClientData
 
 
 class ServerPart:

@@ -1,7 +1,10 @@
 """The nouns that flow between the server and its clients."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -58,7 +61,7 @@ class Upload:
     """The shared buffers at the end."""
     notes: Memory = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
-    score: "ClientScore | None" = None
+    score: ClientScore | None = None
     """How the client's own model does on its test part, where the assignment asked."""
 
 
@@ -103,3 +106,32 @@ class ClientScore:
 def same_structure(one: Tensors, other: Tensors) -> bool:
     """Tell whether two dictionaries hold tensors of the same names and shapes."""
     return one.keys() == other.keys() and all(one[name].shape == other[name].shape for name in one)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServerState:
+    """All that the server carries from round to round."""
+
+    round: int
+    """The last finished round; 0 before the first."""
+    shared: Tensors
+    buffers: Tensors
+    memory: Memory
+    """What sampler, weightings and server rules remember, keyed ``slot/name``."""
+
+
+class Batch(NamedTuple):
+    """One minibatch, ready for the model."""
+
+    inputs: Tensor
+    labels: Tensor
+    weights: Tensor | None = None
+    """What each example counts, where some are padding; only a term that weighs examples ever sees them."""
+
+
+class Output(NamedTuple):
+    """What a model returns for a batch."""
+
+    features: Tensor
+    """(B, width), the input of the classifier."""
+    logits: Tensor

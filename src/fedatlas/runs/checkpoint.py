@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas.errors import RunFolderError
-from fedatlas.parts.types import Memory
+from fedatlas.parts.types import Memory, ServerState
 from fedatlas.runs.client_memory import ClientMemories
 from fedatlas.runs.files import SUFFIX, Entry, Place, TensorFiles, damaged, digest
 from fedatlas.runs.files import atomic_write as atomic_write
-from fedatlas.training.rounds import ServerState
 
 MANIFEST = "manifest.json"
 FORMAT = 2

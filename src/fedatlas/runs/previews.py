@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedatlas.client.model import ClientData
+from fedatlas.client.data import ResidentData
 from fedatlas.data.federation import Federation
 from fedatlas.runs.checkpoint import atomic_write
 from fedatlas.seeds import generator
@@ -32,7 +32,7 @@ def client_vectors(federation: Federation) -> np.ndarray:
     """
     rows = []
     for i in range(len(federation)):
-        data = ClientData(federation, i)
+        data = ResidentData(federation, i)
         own = data.client.train if len(data.client.train) else data.client.test
         rng = generator(0, "portrait", data.name, device=data.labels.device)
         inputs, labels, _ = data.batch(own[:_EXAMPLES], rng)
@@ -64,7 +64,7 @@ def client_images(federation: Federation, clients: Sequence[int], count: int = 8
         return None
     rows = []
     for i in clients:
-        data = ClientData(federation, i)
+        data = ResidentData(federation, i)
         own = data.client.train if len(data.client.train) else data.client.test
         images = data.inputs[own[:count]].float() / 255
         if data.client.transform is not None:

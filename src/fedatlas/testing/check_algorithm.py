@@ -37,7 +37,8 @@ from fedatlas.testing.tiny import (
     tiny_federation,
     tiny_model,
 )
-from fedatlas.training.train import Model, fingerprint, make_model
+from fedatlas.training.model import make_model
+from fedatlas.training.train import Model, fingerprint
 
 CPU = torch.device("cpu")
 STOP = ROUNDS // 2

@@ -10,17 +10,17 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.engines.simulator import Engine, Simulator
 from fedatlas.errors import AlgorithmCheckError, UsageError, unknown_name
 from fedatlas.models.classifier import Classifier
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.sampler import Draws, SamplingError
-from fedatlas.parts.types import Assignment, Memory, Tensors, Upload
+from fedatlas.parts.types import Assignment, Memory, ServerState, Tensors, Upload
 from fedatlas.seeds import derive, generator
-from fedatlas.training.rounds import RoundRecord, ServerState, initial_state, play_round
+from fedatlas.training.draws import Draws, SamplingError
+from fedatlas.training.rounds import RoundRecord, initial_state, play_round
 
 Kind = Literal["features", "images"]
 ROUNDS = 4

@@ -9,15 +9,15 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from fedatlas.client.runner import ClientRunner
 from fedatlas.client.timing import Stopwatch
 from fedatlas.data.federation import Federation
-from fedatlas.engines.simulator import ClientRunner
 from fedatlas.errors import TrainingError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.sampler import Draws
 from fedatlas.parts.types import ClientInfo, ClientScore, Memory
-from fedatlas.runs.run import RunWriter
+from fedatlas.runs.writer import RunWriter
 from fedatlas.seeds import Seeds
+from fedatlas.training.draws import Draws
 from fedatlas.training.metrics import summarize
 from fedatlas.training.progress import Progress
 from fedatlas.training.rounds import RoundRecord, Transport, initial_state, play_round

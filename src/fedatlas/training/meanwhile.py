@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.errors import TrainingError
-from fedatlas.parts.server_rule import weighted_sum
+from fedatlas.parts.tensor_math import weighted_sum
 from fedatlas.parts.types import Memory, Tensors, Upload
 
 

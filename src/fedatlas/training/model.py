@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedatlas.client.model import ClientData
+from fedatlas.client.data import ResidentData
 from fedatlas.data.federation import Federation
-from fedatlas.engines.simulator import repeatable
 from fedatlas.errors import UsageError
-from fedatlas.seeds import derive, generator, seeded
+from fedatlas.models import build_model, without_running_statistics
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.seeds import derive, generator, repeatable, seeded
+from fedatlas.training.settings import Model as Model
+from fedatlas.training.settings import TrainingPlan as TrainingPlan
 
 RETURN = "End its forward with `return features, logits`: what the last layer gets, and what it makes of it."
 """What to do about a model that returns something else (docs/models.md)."""
@@ -59,7 +62,7 @@ def try_network(network: nn.Module, federation: Federation, device: torch.device
     number = federation.training_ids[0]
     train = federation.clients[number].train
     rng = generator(0, "trial", device=federation.data.labels.device)
-    inputs = ClientData(federation, number).batch(train[[0, -1]], rng).inputs.to(device)
+    inputs = ResidentData(federation, number).batch(train[[0, -1]], rng).inputs.to(device)
     title, shape = type(network).__name__, tuple(inputs.shape)
     with seeded(0, device), repeatable(device):
         try:
@@ -82,3 +85,46 @@ def try_network(network: nn.Module, federation: Federation, device: torch.device
             f"number for each of the {wanted[1]} classes of {federation.name}. Fit its last layer to them, or swap "
             "what it returns if the logits come first: `return features, logits`."
         )
+
+
+def make_model(
+    model: Model,
+    options: Mapping[str, Any],
+    federation: Federation,
+    algorithm: Algorithm,
+    seed: int,
+    *,
+    try_on: torch.device | None = None,
+) -> nn.Module:
+    """Return the network of a run, with the algorithm's extensions around it.
+
+    A model of the user's own is tried on two examples where ``try_on`` says on which device.
+    """
+    network: nn.Module
+    if isinstance(model, str):
+        network = build_model(
+            model,
+            num_classes=federation.num_classes,
+            input_shape=tuple(federation.data.inputs.shape[1:]),
+            vocabulary_size=len(federation.data.vocabulary),
+            seed=seed,
+            **options,
+        )
+    else:
+        if options:
+            raise UsageError(
+                f"model_options are for models by name, and model is your own; got {dict(options)}. Set them in your "
+                "model, or give a function that closes over them: model=lambda: Net(width=8)."
+            )
+        network = own_network(model, seed)
+        if try_on is not None:
+            try_network(network, federation, try_on)
+    return extended(network, algorithm, seed)
+
+
+def extended(network: nn.Module, algorithm: Algorithm, seed: int) -> nn.Module:
+    """Return a network with the algorithm's extensions around it, and with running statistics only if it has any."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive(seed, "extensions"))
+        network = algorithm.extend(network)
+    return without_running_statistics(network) if algorithm.split.buffers == "none" else network

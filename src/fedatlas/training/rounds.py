@@ -21,9 +21,19 @@ from torch import Tensor
 from fedatlas.client.timing import Stopwatch, client_seconds
 from fedatlas.errors import TrainingError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.sampler import Draws
-from fedatlas.parts.server_rule import add, mean_change, weighted_sum
-from fedatlas.parts.types import Assignment, ClientInfo, ClientScore, Cohort, Memory, Roster, Tensors, Upload
+from fedatlas.parts.tensor_math import add, mean_change, weighted_sum
+from fedatlas.parts.types import (
+    Assignment,
+    ClientInfo,
+    ClientScore,
+    Cohort,
+    Memory,
+    Roster,
+    ServerState,
+    Tensors,
+    Upload,
+)
+from fedatlas.training.draws import Draws
 from fedatlas.training.meanwhile import Foreseen, Meanwhile
 
 
@@ -44,18 +54,6 @@ class Transport(Protocol):
     def evaluate(self, shared: Tensors, buffers: Tensors, clients: Sequence[int]) -> Sequence[ClientScore]:
         """Return how the shared model, with each client's own parameters, does on the clients' test parts."""
         ...
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ServerState:
-    """All that the server carries from round to round."""
-
-    round: int
-    """The last finished round; 0 before the first."""
-    shared: Tensors
-    buffers: Tensors
-    memory: Memory
-    """What sampler, weightings and server rules remember, keyed ``slot/name``."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.engines.machine import physical_memory
 from fedatlas.errors import UsageError, expect_numbers
-from fedatlas.parts.sampler import check_cohort_size
 from fedatlas.seeds import Seeds
+from fedatlas.training.draws import check_cohort_size
 
 Model = str | nn.Module | Callable[[], nn.Module]
 

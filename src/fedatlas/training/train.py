@@ -6,7 +6,6 @@ import hashlib
 import numbers
 import tempfile
 import warnings
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,20 @@ import torch
 from torch import nn
 
 from fedatlas.atlas.provenance import warn_of_other_origin
-from fedatlas.client.model import LocalWork, Precision, skips_single_examples
+from fedatlas.client.model import skips_single_examples
+from fedatlas.client.work import LocalWork, Precision
 from fedatlas.data.dataset import first_few
 from fedatlas.data.federation import Federation, Transform
-from fedatlas.engines.simulator import Engine, Simulator, repeatable
+from fedatlas.engines.simulator import Engine, Simulator
 from fedatlas.errors import UsageError, expect
-from fedatlas.models import build_model, without_running_statistics
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import LocalOptimizer
 from fedatlas.runs.previews import write_portraits
-from fedatlas.runs.run import Run, RunWriter, machine, versions
-from fedatlas.seeds import Seeds, derive
+from fedatlas.runs.run import Run
+from fedatlas.runs.writer import RunWriter, machine, versions
+from fedatlas.seeds import Seeds, repeatable
 from fedatlas.training.loop import TrainingLoop
-from fedatlas.training.model import own_network, try_network
+from fedatlas.training.model import make_model
 from fedatlas.training.progress import Progress, make_progress
 from fedatlas.training.settings import Model as Model
 from fedatlas.training.settings import RunSettings
@@ -178,49 +178,6 @@ def warn_of_idle_clients(network: nn.Module, federation: Federation, batch_size:
     if idle:
         who = f"{first_few(idle)} ({len(idle)} of {len(clients)} clients)" if len(idle) > 1 else idle[0]
         warnings.warn(f"{who} will take no step: {why}. {remedy}", stacklevel=3)
-
-
-def make_model(
-    model: Model,
-    options: Mapping[str, Any],
-    federation: Federation,
-    algorithm: Algorithm,
-    seed: int,
-    *,
-    try_on: torch.device | None = None,
-) -> nn.Module:
-    """Return the network of a run, with the algorithm's extensions around it.
-
-    A model of the user's own is tried on two examples where ``try_on`` says on which device.
-    """
-    network: nn.Module
-    if isinstance(model, str):
-        network = build_model(
-            model,
-            num_classes=federation.num_classes,
-            input_shape=tuple(federation.data.inputs.shape[1:]),
-            vocabulary_size=len(federation.data.vocabulary),
-            seed=seed,
-            **options,
-        )
-    else:
-        if options:
-            raise UsageError(
-                f"model_options are for models by name, and model is your own; got {dict(options)}. Set them in your "
-                "model, or give a function that closes over them: model=lambda: Net(width=8)."
-            )
-        network = own_network(model, seed)
-        if try_on is not None:
-            try_network(network, federation, try_on)
-    return extended(network, algorithm, seed)
-
-
-def extended(network: nn.Module, algorithm: Algorithm, seed: int) -> nn.Module:
-    """Return a network with the algorithm's extensions around it, and with running statistics only if it has any."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(derive(seed, "extensions"))
-        network = algorithm.extend(network)
-    return without_running_statistics(network) if algorithm.split.buffers == "none" else network
 
 
 def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, settings: RunSettings) -> dict[str, Any]:

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from fedatlas.atlas.client2vec.network import DSAIGN, LOSSES, IndexSettings, Orthogonality, decomposition_losses
-from fedatlas.client.model import Local, LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.data.federation import Federation
 from fedatlas.engines.simulator import Simulator
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import Batch, Output, Term
+from fedatlas.parts.context import ClientContext
+from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import Adam
-from fedatlas.parts.sampler import Draws
+from fedatlas.parts.types import Batch, Output
+from fedatlas.training.draws import Draws
 from fedatlas.training.progress import Progress
 from fedatlas.training.rounds import initial_state, play_round
 from fedatlas.training.train import TrainingPlan
@@ -31,7 +33,7 @@ class Decomposition(Term):
     losses: tuple[str, ...] = LOSSES
     orthogonality: Orthogonality = "mean_cos"
 
-    def loss(self, local: Local, batch: Batch, output: Output) -> Tensor:
+    def loss(self, local: ClientContext, batch: Batch, output: Output) -> Tensor:
         """Return the sum of the losses."""
         assert isinstance(local.model, DSAIGN)
         halves = local.model.halves(output.features)

@@ -14,9 +14,10 @@ import torch
 
 from fedatlas.data.dataset import Dataset, check_domains
 from fedatlas.data.images import decode_images, in_colour, resize_images
-from fedatlas.data.loading.arrays import from_arrays, from_image_folder
+from fedatlas.data.loading.arrays import from_arrays
 from fedatlas.data.loading.digits import generate_digits, load_digits_domains
 from fedatlas.data.loading.hub import HubSource, from_hub
+from fedatlas.data.loading.image_folder import from_image_folder
 from fedatlas.data.loading.npz import from_npz, read_npz
 from fedatlas.data.loading.published_files import IDX_FILES, read_cifar10_batches, read_cifar100, read_idx_folder
 from fedatlas.data.loading.table import TABLE_ENDINGS, from_table, table_columns

@@ -14,10 +14,10 @@ from fedatlas.adapting.adapter import Adapter
 from fedatlas.adapting.result import Adapted
 from fedatlas.flower.node.request import ClientSide
 from fedatlas.flower.protocol.messages import BUFFERS, SHARED, plain, tensors
+from fedatlas.parts.types import ServerState
 from fedatlas.runs.checkpoint import CheckpointStore
 from fedatlas.runs.files import atomic_write
 from fedatlas.runs.run import CONFIG, RESOLVED, Run
-from fedatlas.training.rounds import ServerState
 
 RECORD = "record"
 NETWORK = "adapted.safetensors"

@@ -20,7 +20,6 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedatlas.client.model import PERSONAL
-from fedatlas.engines.simulator import repeatable
 from fedatlas.errors import DataError, RunFolderError, TrainingError
 from fedatlas.flower.node import adapt as client_adapting
 from fedatlas.flower.node import atlas as client_atlas
@@ -40,6 +39,7 @@ from fedatlas.flower.protocol.messages import (
     unpack_assignment,
     values,
 )
+from fedatlas.seeds import repeatable
 
 Handler = Callable[[ClientSide, RecordDict], RecordDict]
 

@@ -11,8 +11,8 @@ from fedatlas.atlas.client2vec.train_federated import index_algorithm, index_wor
 from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.encoders.registry import make_encoder
 from fedatlas.atlas.sources import index_settings, make_atlas
+from fedatlas.client.runner import ClientRunner
 from fedatlas.data.federation import Federation
-from fedatlas.engines.simulator import ClientRunner
 from fedatlas.errors import UsageError
 from fedatlas.flower.node.request import ClientSide
 from fedatlas.flower.protocol.messages import SHARED, arrays, pack_upload, tensors, unpack_assignment

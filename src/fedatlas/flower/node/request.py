@@ -12,15 +12,15 @@ import torch
 from flwr.app import Context
 
 from fedatlas.atlas.atlas import Atlas
+from fedatlas.client.runner import ClientRunner
 from fedatlas.config.config import Config
-from fedatlas.engines.simulator import ClientRunner
 from fedatlas.errors import UsageError
 from fedatlas.flower.node.memory import ContextShelf, FolderShelf, Shelf
 from fedatlas.flower.node.settings import Node, open_node
 from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.types import Memory
-from fedatlas.training.train import make_model
+from fedatlas.training.model import make_model
 
 
 class ClientSide:

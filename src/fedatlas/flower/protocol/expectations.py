@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedatlas.client.model import LocalWork
+from fedatlas.client.work import LocalWork
 from fedatlas.engines.simulator import Simulator
 from fedatlas.flower.protocol.data_form import DataForm, Member
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.sampler import Draws
 from fedatlas.parts.types import Assignment, Memory, Tensors, Upload
+from fedatlas.training.draws import Draws
 from fedatlas.training.rounds import initial_state, play_round
 
 SIZES = (6, 11, 1, 7)

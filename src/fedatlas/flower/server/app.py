@@ -20,7 +20,6 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedatlas.atlas.sources import kept_atlas
 from fedatlas.config.config import Config
-from fedatlas.engines.simulator import repeatable
 from fedatlas.errors import DataError, FedatlasError, UsageError, unknown_name
 from fedatlas.flower.node.request import atlas_form, load_config
 from fedatlas.flower.protocol.data_form import DataForm, Member, natural_order
@@ -31,9 +30,12 @@ from fedatlas.flower.server.newcomers import adapt_newcomers
 from fedatlas.flower.server.transport import FlowerTransport
 from fedatlas.parts.types import Memory
 from fedatlas.runs.files import atomic_write, memory_from_bytes, memory_to_bytes
-from fedatlas.runs.run import ATLAS, RESOLVED, Run, RunWriter, machine, versions
+from fedatlas.runs.run import ATLAS, RESOLVED, Run
+from fedatlas.runs.writer import RunWriter, machine, versions
+from fedatlas.seeds import repeatable
 from fedatlas.training.loop import TrainingLoop
-from fedatlas.training.train import make_model, resolve
+from fedatlas.training.model import make_model
+from fedatlas.training.train import resolve
 
 NETWORK, INTRODUCTIONS, BEFORE = "flower", "introductions.safetensors", "before.json"
 QUIET = 10.0

@@ -32,8 +32,8 @@ from fedatlas.flower.protocol.expectations import Expectations, Shape, Shapes, s
 from fedatlas.flower.protocol.messages import ABOUT, SHARED, BadReplyError, arrays, plain
 from fedatlas.flower.server.exchange import Conversation
 from fedatlas.flower.server.transport import TRIES, FlowerTransport
-from fedatlas.parts.sampler import Draws
 from fedatlas.parts.types import Tensors
+from fedatlas.training.draws import Draws
 from fedatlas.training.progress import Silent
 from fedatlas.training.rounds import initial_state, play_round
 from fedatlas.training.train import TrainingPlan

@@ -10,9 +10,9 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor, nn
 
-from fedatlas.client.model import LocalWork
+from fedatlas.client.runner import ClientRunner
+from fedatlas.client.work import LocalWork
 from fedatlas.data.federation import Federation
-from fedatlas.engines.simulator import ClientRunner
 from fedatlas.errors import UsageError
 from fedatlas.flower.protocol.checks import check_said, check_score, check_upload
 from fedatlas.flower.protocol.data_form import Member

@@ -1,0 +1,144 @@
+"""What the parts of an algorithm may see while one client trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedatlas.client.data import ResidentData
+from fedatlas.client.model import PERSONAL, Network, Workbench
+from fedatlas.client.work import LocalWork, Precision
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.tensor_math import copies
+from fedatlas.parts.types import Assignment, Batch, Memory, Output, Tensors
+from fedatlas.seeds import derive, generator
+
+
+@dataclass(kw_only=True, eq=False)
+class LocalContext:
+    """What a term may see while one client trains."""
+
+    model: nn.Module
+    data: ResidentData
+    parameters: Tensors
+    """All trainable parameters, as they are now."""
+    buffers: Tensors
+    start: Tensors
+    """The parameters as they were received."""
+    notes: Memory
+    """What the server's rules told this client, by name."""
+    memory: Memory
+    """What this client remembers, by name; a term writes under its own name only."""
+    work: LocalWork
+    round: int
+    lr: float
+    seed: int
+    """The seed of this client's batches in this round."""
+    steps: int = 0
+    scratch: Memory = field(default_factory=dict)
+    """What a term keeps for this round only, by name."""
+    eager: Network | None = None
+    """The model, as it is to be called while it trains; None: as it is."""
+    compiled: Network | None = None
+    """The model, compiled; None where it is not to be."""
+    relative_rates: Mapping[str, float] = field(default_factory=dict)
+    """How many times ``lr`` parameters step at, by name, where that is not once."""
+
+    def forward(self, parameters: Tensors, inputs: Tensor) -> Output:
+        """Return what the model would say with other parameters; running statistics stay as they are."""
+        buffers = {name: buffer.detach().clone() for name, buffer in self.buffers.items()}
+        with autocast(self.work.precision, inputs.device):
+            output = functional_call(self.model, {**self.parameters, **parameters, **buffers}, (inputs,))
+        return widened(output)
+
+    def compute(self, inputs: Tensor) -> Output:
+        """Return what the model says as it is; in training mode running statistics move."""
+        # Every other size of minibatch would be compiled anew, which takes longer than it is worth.
+        network: Network = self.eager or self.model
+        if self.compiled is not None and len(inputs) == self.work.batch_size:
+            network = self.compiled
+        with autocast(self.work.precision, inputs.device):
+            output = network(inputs)
+        return widened(output)
+
+    @torch.no_grad()
+    def received_loss(self) -> Tensor:
+        """Return the mean cross-entropy of the model as it is on the client's training data, in evaluation mode."""
+        mode = self.model.training
+        self.model.eval()
+        total = torch.zeros((), dtype=torch.float64, device=self.data.labels.device)
+        for batch in self.passes():
+            total += F.cross_entropy(self.model(batch.inputs)[1], batch.labels, reduction="sum").double()
+        self.model.train(mode)
+        return (total / self.data.num_examples).float()
+
+    def passes(self) -> Iterator[Batch]:
+        """Yield the client's training data once, in order and unaugmented, in batches."""
+        rng = generator(self.seed, "survey", device=self.data.labels.device)
+        for indices in self.data.client.train.split(max(self.work.batch_size, 256)):
+            batch = self.data.batch(indices, rng)
+            self.data.show(batch.inputs, indices)
+            yield batch
+
+
+def open_local(
+    algorithm: Algorithm,
+    work: LocalWork,
+    assignment: Assignment,
+    bench: Workbench,
+    memory: Memory,
+    data: ResidentData,
+    seed: int,
+) -> LocalContext:
+    """Load the received model with the client's own parameters, and return what its terms may see."""
+    place = data.place if bench.personal else None
+    bench.load(assignment.shared, assignment.buffers, memory.get(PERSONAL, {}), place)
+    own = copies({k: w for k, w in bench.parameters.items() if k not in assignment.shared})
+    return LocalContext(
+        model=bench.model,
+        data=data,
+        parameters=bench.parameters,
+        buffers=bench.buffers,
+        # Nobody writes to what was received, so it need not be copied.
+        start={k: own[k] if k in own else assignment.shared[k] for k in bench.parameters},
+        notes=assignment.notes,
+        memory=dict(memory),
+        work=work,
+        round=assignment.round,
+        lr=algorithm.optimizer.lr_at(assignment.round, assignment.rounds),
+        seed=derive(seed, "batches", assignment.round, data.name),
+        eager=bench.eager,
+        compiled=bench.compiled,
+        relative_rates=bench.relative_rates,
+    )
+
+
+def introduce_client(algorithm: Algorithm, data: ResidentData) -> Memory:
+    """Return what the algorithm's parts must know of a client before the first round."""
+    answers = ((part.name, part.introduce(data)) for part in algorithm.parts())
+    return {name: answer for name, answer in answers if answer}
+
+
+def survey_client(algorithm: Algorithm, local: LocalContext) -> Memory:
+    """Return what the surveying terms must tell the server before this round's training."""
+    local.model.eval()
+    return {term.name: term.survey(local) for term in algorithm.objective if term.surveys}
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Return a context in which a network computes with the given precision."""
+    if precision == "float32":
+        return nullcontext()
+    # Without the cache of cast weights, which a captured graph must not share with the next step.
+    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
+
+
+def widened(output: tuple[Tensor, Tensor]) -> Output:
+    """Return float32 where the network computed with less, so that no term has to know."""
+    return Output(*(value.float() if value.dtype == torch.bfloat16 else value for value in output))

@@ -1,0 +1,200 @@
+"""What writes a run's folder, and what it checks before."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import torch
+
+from fedatlas.errors import RunFolderError, UsageError
+from fedatlas.runs.checkpoint import Checkpoint, CheckpointStore, atomic_write
+from fedatlas.runs.lock import LOCK, lock_folder
+from fedatlas.runs.schema import read_settings
+from fedatlas.runs.settings_diff import differences, told
+
+if TYPE_CHECKING:
+    pass
+from fedatlas.runs.run import ADAPTED, ATLAS, CONFIG, NEW_ATLAS, RECORDS, RESOLVED
+
+
+class RunWriter:
+    """Writes a run's folder while it runs."""
+
+    def __init__(
+        self,
+        folder: Path,
+        resolved: Mapping[str, Any],
+        *,
+        config: str | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.checkpoints = CheckpointStore(folder / "checkpoints")
+        taken = check_folder(folder, resume=resume, overwrite=overwrite)
+        try:
+            self.checkpoints.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot make {folder}: {error.strerror}. Choose a folder you may write to."
+            ) from error
+        self._resumed = taken and resume
+        if self._resumed:
+            check_same(read_settings(folder / RESOLVED), resolved, folder)
+            check_rounds(self.checkpoints.round(), resolved["training"]["rounds"], folder)
+        self._lock = lock_folder(folder)
+        self._resolved, self._config, self._begun = resolved, config, False
+        self._files: dict[str, IO[bytes]] = {}
+
+    def begin(self) -> None:
+        """Write what the run is made of, in place of a run that is to be replaced: nothing is lost before."""
+        if self._begun:
+            return
+        self._begun = True
+        if self._resumed and self.checkpoints.round() == self._resolved["training"]["rounds"]:
+            return  # nothing is left to do
+        if not self._resumed:
+            self._clear()
+            if (self.folder / NEW_ATLAS).exists():
+                (self.folder / NEW_ATLAS).replace(self.folder / ATLAS)
+        if self._config is not None:
+            atomic_write(self.folder / CONFIG, self._config.encode())
+        atomic_write(self.folder / RESOLVED, json.dumps(self._resolved, indent=1).encode())
+
+    def open(self, checkpoint: Checkpoint | None) -> None:
+        """Open the records; what lies beyond the checkpoint is cut off, since it will be written again."""
+        for name in RECORDS:
+            path = self.folder / name
+            size = checkpoint.records.get(name, 0) if checkpoint else 0
+            try:
+                if path.exists() and path.stat().st_size < size:
+                    raise RunFolderError(f"{path} is shorter than its checkpoint says; it was altered. Start anew.")
+                file = path.open("ab")
+                file.truncate(size)
+                file.seek(size)
+            except OSError as error:
+                if isinstance(error, RunFolderError):
+                    raise
+                raise RunFolderError(f"cannot write {path}: {error.strerror}.") from error
+            self._files[name] = file
+
+    def write(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Add lines, each of which begins with its round, to one of the records."""
+        # Written as one list, which is quicker than one by one, and then cut: within a text a quotation mark has a
+        # backslash before it, so nothing but the beginning of a line looks like one.
+        text = json.dumps(lines)[1:-1].replace('}, {"round": ', '}\n{"round": ')
+        try:
+            self._files[name].write(text.encode() + b"\n" if text else b"")
+            self._files[name].flush()  # for whoever looks on; what lasts is what a checkpoint vouches for
+        except OSError as error:
+            raise self._write_failed(name, error) from error
+
+    def save(self, state: Any, clients: Mapping[int, Any], changed: set[int]) -> None:
+        """Write a checkpoint that the records up to now belong to."""
+        self.flush()
+        sizes = {name: file.tell() for name, file in self._files.items()}
+        self.checkpoints.save(state, clients, changed, sizes)
+
+    def flush(self) -> None:
+        """Hand the records to the system."""
+        for name, file in self._files.items():
+            try:
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError as error:
+                raise self._write_failed(name, error) from error
+
+    def close(self) -> None:
+        """Close the records; a disk that is full then was reported when a line was written."""
+        for file in self._files.values():
+            try:
+                file.close()
+            except OSError:
+                continue
+        self._files = {}
+        if self._lock is not None:
+            self._lock.close()
+
+    def _clear(self) -> None:
+        stale = (*RECORDS, "portraits.npz", ADAPTED, "report.html")
+        for path in [*(self.folder / name for name in stale), *self.checkpoints.folder.iterdir()]:
+            path.unlink(missing_ok=True)
+
+    def _write_failed(self, name: str, error: OSError) -> RunFolderError:
+        return RunFolderError(
+            f"cannot write {self.folder / name}: {error.strerror}. The last checkpoint is intact: "
+            "make space, then resume."
+        )
+
+
+def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
+    """Tell whether a folder holds a run, and refuse one where a run may not be written."""
+    if resume and overwrite:
+        raise UsageError("--resume goes on with the run in the folder, --overwrite replaces it: give one of the two.")
+    taken = (folder / RESOLVED).exists()
+    if taken and not resume and not overwrite:
+        raise RunFolderError(
+            f"{folder} already holds a run. Resume it (--resume), replace it (--overwrite) or use another folder."
+        )
+    if folder.is_dir() and not taken and any(not _is_ours(path.name) for path in folder.iterdir()):
+        raise RunFolderError(f"{folder} is not empty and holds no run; choose another folder.")
+    return taken
+
+
+def check_rounds(played: int, asked: int, folder: Path) -> None:
+    """Refuse to resume a run to fewer rounds than it has."""
+    if asked < played:
+        raise RunFolderError(
+            f"{folder} already has {played} rounds, and {asked} were asked for. Ask for more to go on, or use another "
+            "folder for fewer."
+        )
+
+
+def _is_ours(name: str) -> bool:
+    """Tell whether a run that was killed in its first moment could have left this file."""
+    return name in (*RECORDS, CONFIG, ATLAS, LOCK, "checkpoints") or name.endswith(".partial")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    names = ("fedatlas", "torch", "numpy", "scipy", "scikit-learn", "safetensors")
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names if _installed(name)}}
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to resume a run under other settings; machine settings may differ, and so may the number of rounds."""
+    free: set[tuple[str, ...]] = {("machine",), ("versions",), ("training", "memory_limit")}
+    optimizer = now["algorithm"]["optimizer"]
+    while "base" in optimizer:
+        optimizer = optimizer["base"]
+    if optimizer.get("schedule", "constant") == "constant":
+        free.add(("training", "rounds"))
+    differing = [path for path in differences(before, now) if path[:1] not in free and path not in free]
+    engines = [tree.get("machine", {}).get("engine", "loop") for tree in (before, now)]
+    if engines.count("vmap") == 1:  # the others give the same bits
+        differing.append(("machine", "engine"))
+    if differing:
+        shown = "; ".join(told(before, now, differing)[:3])
+        raise RunFolderError(
+            f"{folder} was made with other settings ({shown}). Resume with the same ones, or choose another folder."
+        )
+
+
+def machine(device: torch.device, workers: int, engine: str) -> dict[str, Any]:
+    """Return what the run ran on."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {"device": str(device), "name": name, "workers": workers, "engine": engine, "cores": os.cpu_count()}

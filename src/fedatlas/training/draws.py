@@ -1,0 +1,96 @@
+"""Who takes part in each round of a run, by the algorithm's sampler."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedatlas.errors import UsageError
+from fedatlas.parts.sampler import Sampler
+from fedatlas.parts.types import Roster, Tensors
+from fedatlas.seeds import numpy_generator
+
+DRAW = "Let sample() return as many of its candidates as count says."
+"""What a sampler is to do."""
+
+
+class SamplingError(UsageError):
+    """A sampler returned what it must not."""
+
+
+class Draws:
+    """Who takes part in each round of a run. A round may be drawn before its time, while clients train."""
+
+    def __init__(self, sampler: Sampler, roster: Roster, count: int, seed: int) -> None:
+        # Once a run: among very many clients, finding those who are not held out takes time.
+        self._candidates = [client.id for client in roster if not client.held_out]
+        self._known = frozenset(self._candidates)
+        check_cohort_size(count, len(self._candidates))
+        self._sampler, self._roster, self._count, self._seed = sampler, roster, count, seed
+        self._ahead: tuple[int, Tensors, tuple[list[int], Tensors]] | None = None
+
+    def draw(self, number: int, memory: Tensors) -> tuple[list[int], Tensors]:
+        """Return the clients of a round, given what the sampler remembers, and what it remembers then."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == number and ahead[1] is memory:
+            return ahead[2]
+        rng = numpy_generator(self._seed, "sampling", number)
+        return self._sound(self._sampler.sample(self._candidates, self._count, self._roster, memory, rng))
+
+    def _sound(self, answer: tuple[Iterable[object], Tensors]) -> tuple[list[int], Tensors]:
+        """Return what a sampler said, ids of numpy's or torch's as Python's own, or refuse it."""
+        title = type(self._sampler).__name__
+        if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
+            raise SamplingError(f"{title} returned {answer!r:.80}. Let sample() end with `return ids, memory`.")
+        if not isinstance(answer[0], Iterable):
+            raise SamplingError(f"{title} drew {answer[0]!r:.80}, which is no list of ids. {DRAW}")
+        said = list(answer[0])
+        drawn = [_whole(client) for client in said]
+        if None in drawn:
+            other = said[drawn.index(None)]
+            raise SamplingError(f"{title} drew {said!r:.80}, of which {other!r:.40} is no whole number. {DRAW}")
+        ids = [client for client in drawn if client is not None]
+        if strangers := [client for client in ids if client not in self._known]:
+            raise SamplingError(
+                f"{title} drew {ids!r:.80}, of whom {strangers[0]} is none of the {len(self._known)} that may train. "
+                "Let sample() return ids of its candidates only."
+            )
+        if len(ids) != self._count:
+            raise SamplingError(
+                f"{title} drew {ids!r:.80}, {len(ids)} where {self._count} of the {len(self._known)} that may train "
+                f"were asked for. {DRAW}"
+            )
+        return ids, answer[1]
+
+    def look_ahead(self, number: int, memory: Tensors) -> list[int] | None:
+        """Draw a round that is to come, and tell whom; None if the sampler wants to see the answers before."""
+        if type(self._sampler).observe is not Sampler.observe:
+            return None
+        with suppress(Exception):  # which is told when the round has come
+            self._ahead = number, memory, self.draw(number, memory)
+            return self._ahead[2][0]
+        return None
+
+
+def _whole(client: Any) -> int | None:
+    """Return an id as Python's own whole number; None for what is none, such as a truth value."""
+    if isinstance(client, bool) or getattr(client, "dtype", None) in (torch.bool, np.bool_):
+        return None
+    try:
+        return operator.index(client)
+    except TypeError:
+        return None
+
+
+def check_cohort_size(cohort_size: int, num_clients: int) -> None:
+    """Refuse a cohort that the federation cannot fill."""
+    if not 1 <= cohort_size <= num_clients:
+        raise UsageError(
+            f"cohort must be between 1 and the {num_clients} clients that may train, got {cohort_size}. "
+            "Lower the cohort, hold out fewer clients, or use more of them."
+        )
