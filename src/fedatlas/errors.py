@@ -19,7 +19,22 @@ from typing import Any
 
 
 class FedatlasError(Exception):
-    """Base of every error that fedatlas raises on purpose."""
+    """Base of every error that fedatlas raises on purpose.
+
+    ``code`` names the kind of fault, in words with hyphens, and does not change with the wording. ``fields`` holds the
+    values that the message shows, such as ``got`` and ``known``, for programs that react to an error.
+    """
+
+    def __init__(self, message: str, *, code: str = "", **fields: Any) -> None:
+        super().__init__(message)
+        self.code, self.fields = code, fields
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args[0], self.code, self.fields)
+
+
+def _restored(kind: type[FedatlasError], message: str, code: str, fields: dict[str, Any]) -> FedatlasError:
+    return kind(message, code=code, **fields)
 
 
 class UsageError(FedatlasError, ValueError):
@@ -33,16 +48,13 @@ class DataError(FedatlasError, ValueError):
 class TrainingError(FedatlasError):
     """A client's training broke."""
 
-    def __init__(self, message: str, *, client: str, round: int, stage: str) -> None:
-        super().__init__(f"client {client}, round {round}, {stage}: {message}")
+    def __init__(self, message: str, *, client: str, round: int, stage: str, code: str = "", **fields: Any) -> None:
+        super().__init__(f"client {client}, round {round}, {stage}: {message}", code=code, **fields)
         self.message, self.client, self.round, self.stage = message, client, round, stage
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _training_error, (self.message, self.client, self.round, self.stage)
-
-
-def _training_error(message: str, client: str, round: int, stage: str) -> TrainingError:
-    return TrainingError(message, client=client, round=round, stage=stage)
+        where = {"client": self.client, "round": self.round, "stage": self.stage}
+        return _restored, (type(self), self.message, self.code, {**self.fields, **where})
 
 
 class RunFolderError(FedatlasError, OSError):
@@ -56,7 +68,7 @@ class AlgorithmCheckError(FedatlasError):
 def expect(value: object, kind: type | tuple[type, ...], what: str, do: str) -> None:
     """Refuse an argument of another kind than it must be: ``what`` it must be, and what to ``do``."""
     if not isinstance(value, kind):
-        raise UsageError(f"{what}, got {_shown(value)}. {do}")
+        raise UsageError(f"{what}, got {_shown(value)}. {do}", code="wrong-type", got=value)
 
 
 def expect_number(value: Any, what: str, *, whole: bool = False) -> Any:
@@ -104,4 +116,10 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UsageError:
     names = sorted(known)
     near = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UsageError(f"unknown {kind} {str(name)!r}.{hint} Known: {', '.join(names)}.")
+    return UsageError(
+        f"unknown {kind} {str(name)!r}.{hint} Known: {', '.join(names)}.",
+        code="unknown-name",
+        kind=kind,
+        got=name,
+        known=names,
+    )

@@ -1,0 +1,118 @@
+"""Things by name: a decorator puts a thing into its registry, in the file that defines it.
+
+A registry can list its names and their first lines without importing what it names: it reads the files' text. So the
+command line answers a question about names before torch is loaded.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from fedatlas.errors import unknown_name
+
+T = TypeVar("T", bound=Callable[..., Any])
+ROOT = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One registered thing, as the text of its file shows it."""
+
+    name: str
+    module: str
+    summary: str
+    """The first line of its docstring."""
+    parameters: tuple[str, ...]
+    """Its parameters, or the fields of its class."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """The constants that its decorator was given."""
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """The things of one kind, by name, in the order of their files and lines.
+
+    ``marker`` is the decorator's name in the files of ``package``; a thing's name is its function's or class's unless
+    the decorator's first argument says otherwise.
+    """
+
+    def __init__(self, kind: str, marker: str, package: str) -> None:
+        self.kind, self.marker, self.package = kind, marker, package
+        self._things: dict[str, T] = {}
+        self._facts: dict[str, dict[str, Any]] = {}
+
+    def register(self, name: str | None = None, **facts: Any) -> Callable[[T], T]:
+        """Return a decorator that registers what it decorates."""
+
+        def decorate(thing: T) -> T:
+            title = name or thing.__name__
+            self._things[title], self._facts[title] = thing, facts
+            return thing
+
+        return decorate
+
+    @cached_property
+    def entries(self) -> Mapping[str, Entry]:
+        """What the package's files register, read from their text: nothing is imported."""
+        folder = ROOT.joinpath(*self.package.split(".")[1:])
+        found: dict[str, Entry] = {}
+        for path in sorted(folder.rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            if f"@{self.marker}" in text:
+                found |= {entry.name: entry for entry in self._read(path, text)}
+        return found
+
+    def facts(self, name: str) -> Mapping[str, Any]:
+        """Return what a thing's decorator was given."""
+        self[name]
+        return self._facts[name]
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._things:
+            if name not in self.entries:
+                raise unknown_name(self.kind, name, self)
+            importlib.import_module(self.entries[name].module)
+        return self._things[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._things or name in self.entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self.entries, *self._things)))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def _read(self, path: Path, text: str) -> Iterator[Entry]:
+        module = ".".join(("fedatlas", *path.relative_to(ROOT).with_suffix("").parts))
+        for node in ast.parse(text).body:
+            if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+                continue
+            for mark in node.decorator_list:
+                call = mark if isinstance(mark, ast.Call) else None
+                marker = call.func if call is not None else mark
+                if not isinstance(marker, ast.Name) or marker.id != self.marker:
+                    continue
+                given = call.args[0] if call is not None and call.args else None
+                name = given.value if isinstance(given, ast.Constant) else node.name
+                facts = {} if call is None else {k.arg: _constant(k.value) for k in call.keywords if k.arg}
+                summary = (ast.get_docstring(node) or "").partition("\n")[0]
+                yield Entry(str(name), module, summary, _parameters(node), facts)
+
+
+def _constant(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+def _parameters(node: ast.FunctionDef | ast.ClassDef) -> tuple[str, ...]:
+    if isinstance(node, ast.FunctionDef):
+        return tuple(a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs))
+    return tuple(n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name))
