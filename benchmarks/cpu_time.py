@@ -23,13 +23,12 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 sys.path.insert(0, str(Path(__file__).parent / "contenders"))
 
+from fedatlas.engines.machine import keep_freed_memory
 from ours import WithFeatures, federation
 from workloads import WORKLOADS, ResNet18, Workload
 
 import fedatlas
-from fedatlas.engines.machine import keep_freed_memory
-from fedatlas.training.draws import Draws
-from fedatlas.training.rounds import initial_state, play_round
+from fedatlas.training.rounds import play
 
 NETWORKS = {
     "B, two convolutions, batch 10": (WORKLOADS["B"].network, 10),
@@ -91,14 +90,12 @@ def round_milliseconds(workload: Workload, rounds: int) -> tuple[float, float]:
     taken: tuple[list[float], list[float]] = ([], [])
     network = WithFeatures(workload.network())
     with fedatlas.Simulator(algorithm, network, federation(workload), work=work, workers=1, engine="loop") as simulator:
-        state = initial_state(algorithm, *simulator.runner.bench.shared(), simulator.roster)
-        draws = Draws(algorithm.sampler, simulator.roster, workload.cohort, seed=0)
+        played = play(algorithm, simulator, rounds=rounds, cohort_size=workload.cohort)
         for _ in range(rounds):
             began = time.process_time()
             bare_round(workload, model, shared, images, labels)
             between = time.process_time()
-            state, _ = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=rounds)
-            simulator.commit()
+            next(played)
             taken[0].append(between - began)
             taken[1].append(time.process_time() - between)
     return 1e3 * statistics.median(taken[0][1:]), 1e3 * statistics.median(taken[1][1:])

@@ -15,12 +15,12 @@ from pathlib import Path
 ROUND = """
 import os, sys, time
 import fedatlas
-import fedatlas.training_loop as loop
+import fedatlas.training.loop as loop
 def begin(*_, **__):
     print(time.time() - float(os.environ["BEGAN"]))
     sys.stdout.flush()
     os._exit(0)
-loop.play_round = begin
+loop.play = begin
 federation = fedatlas.federate(fedatlas.load_dataset("digits"), fedatlas.DomainImbalance(factor=5))
 fedatlas.train(federation, fedatlas.fedavg())
 """

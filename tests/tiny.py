@@ -18,8 +18,8 @@ from fedatlas.parts.types import ServerState
 from fedatlas.runs.run import Run
 from fedatlas.seeds import generator
 from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.draws import Draws
-from fedatlas.training.rounds import RoundRecord, initial_state, play_round
+from fedatlas.training.rounds import RoundRecord, initial_state
+from fedatlas.training.rounds import play as rounds_of
 from fedatlas.training.train import train
 
 
@@ -106,14 +106,10 @@ def play(
     """Play rounds and return the last state, the records and the (closed) simulator."""
     records = []
     with Simulator(algorithm, model, federation, work=work, seed=seed, workers=workers) as simulator:
-        shared, buffers = simulator.runner.bench.shared()
-        state = initial_state(algorithm, shared, buffers, simulator.roster)
-        size = cohort or len(federation.training_ids)
-        draws = Draws(algorithm.sampler, simulator.roster, size, seed=seed)
-        for _ in range(rounds):
-            state, record = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=rounds)
-            simulator.commit()
-            records.append(record)
+        state = initial_state(algorithm, simulator)
+        for found in rounds_of(algorithm, simulator, rounds=rounds, cohort_size=cohort, seed=seed, state=state):
+            state = found.state
+            records.append(found.record)
     return state, records, simulator
 
 

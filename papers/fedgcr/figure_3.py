@@ -13,7 +13,7 @@ from fedatlas.errors import UsageError
 from fedatlas.models.prompted import TypePrompted
 from fedatlas.seeds import derive
 from papers.drawing import blank, keep
-from papers.fedgcr.measuring import play
+from papers.fedgcr.measuring import train
 from papers.fedgcr.variants import TITLES, has_domainnet, options_for, said, variant
 from papers.options import Options, script
 from papers.tables import Numbers, Task, Variant, measure
@@ -27,7 +27,7 @@ def mapped(task: Task) -> Numbers:
     """Train FedGCR and return a place in a plane for some test images of each domain."""
     from sklearn.manifold import TSNE
 
-    numbers, model, federation = play(task)
+    numbers, model, federation = train(task)
     assert isinstance(model, TypePrompted)
     model.eval()
     federation = federation.to(torch.device(task.options.device))

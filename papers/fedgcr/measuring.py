@@ -16,11 +16,10 @@ from fedatlas.client.work import LocalWork
 from fedatlas.data import Federation
 from fedatlas.engines.simulator import Simulator
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.types import Assignment, Memory, ServerState, Tensors, Upload
-from fedatlas.training.draws import Draws
+from fedatlas.parts.types import Memory, ServerState, Tensors, Upload
 from fedatlas.training.metrics import summarize
 from fedatlas.training.model import make_model
-from fedatlas.training.rounds import initial_state, play_round
+from fedatlas.training.rounds import Round, play
 from papers.fedgcr.data import TYPES, make_federation
 from papers.tables import Numbers, Task
 
@@ -32,22 +31,11 @@ QFFL_ETA = 1.0
 over 1e-3 would make the server stand still."""
 
 
-class WatchedSimulator(Simulator):
-    """A simulator that keeps the last round's answers, and counts what travelled."""
-
-    uploads: Sequence[Upload] = ()
-    sent: float = 0.0
-    """Bytes that a client got in the last round, on average."""
-    received: float = 0.0
-    """Bytes that a client sent in the last round, on average."""
-
-    def train(self, assignments: Sequence[Assignment]) -> list[Upload]:
-        """Train, and keep what came back."""
-        uploads = super().train(assignments)
-        self.uploads = uploads
-        self.sent = sum(_size(a.shared, a.buffers, *a.notes.values()) for a in assignments) / len(assignments)
-        self.received = sum(_size(u.change, u.buffers, *u.notes.values()) for u in uploads) / len(uploads)
-        return uploads
+def _traffic(played: Round) -> tuple[float, float]:
+    """Return the bytes that a client got and sent in a round, on average."""
+    down = [_size(a.shared, a.buffers, *a.notes.values()) for a in played.assignments]
+    up = [_size(u.change, u.buffers, *u.notes.values()) for u in played.uploads]
+    return sum(down) / len(down), sum(up) / len(up)
 
 
 def _size(*tables: Tensors) -> int:
@@ -67,11 +55,11 @@ def make_algorithm(method: str, options: Mapping[str, Any], num_types: int) -> A
 
 def measured(task: Task) -> Numbers:
     """Train one variant and return what the tables show of it."""
-    numbers, _, _ = play(task)
+    numbers, _, _ = train(task)
     return numbers
 
 
-def play(task: Task) -> tuple[Numbers, nn.Module, Federation]:
+def train(task: Task) -> tuple[Numbers, nn.Module, Federation]:
     """Train one variant; return its numbers, the model with the last parameters, and the clients."""
     settings, device = task.settings, torch.device(task.options.device)
     if device.type == "cuda":
@@ -88,7 +76,7 @@ def play(task: Task) -> tuple[Numbers, nn.Module, Federation]:
     model = make_model("prompted_vit", dict(settings["model"]), federation, algorithm, task.seed)
     work = LocalWork(batch_size=settings["batch_size"], precision=settings["precision"])
     begun = time.perf_counter()
-    with WatchedSimulator(
+    with Simulator(
         algorithm, model, federation, work=work, seed=task.seed, device=device, workers=task.options.workers
     ) as simulator:
         numbers, state = _rounds(algorithm, simulator, federation, settings, task.seed, num_types)
@@ -99,41 +87,39 @@ def play(task: Task) -> tuple[Numbers, nn.Module, Federation]:
 
 def _rounds(
     algorithm: Algorithm,
-    simulator: WatchedSimulator,
+    simulator: Simulator,
     federation: Federation,
     settings: Mapping[str, Any],
     seed: int,
     num_types: int,
 ) -> tuple[Numbers, ServerState]:
     domains = {i: client.domain for i, client in enumerate(federation.clients)}
-    shared, buffers = simulator.runner.bench.shared()
-    state = initial_state(algorithm, shared, buffers, simulator.roster)
-    draws = Draws(algorithm.sampler, simulator.roster, len(federation), seed)
     rounds = settings["rounds"]
     curve: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     took: list[float] = []
     summary: dict[str, Any] = {}
-    for number in range(1, rounds + 1):
-        begun = time.perf_counter()
-        state, _ = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=rounds)
-        simulator.commit()
+    begun = time.perf_counter()
+    for played in play(algorithm, simulator, rounds=rounds, seed=seed):
+        state, number = played.state, played.state.round
         _settle(simulator.device)
         took.append(time.perf_counter() - begun)
+        sent, received = _traffic(played)
         if number == rounds or number % settings["evaluate_every"] == 0:
             summary = summarize(simulator.evaluate(state.shared, state.buffers, range(len(federation))), domains)
             kept = ("domain_mean", "client_mean", "sigma_type", "sigma_client", "worst_domain")
             curve.append({"round": number, **{key: summary[key] for key in kept}})
         if number <= FIRST_ROUNDS or number % EVERY == 0 or number == rounds:
-            found.append({"round": number, **groups_found(simulator.uploads, domains, num_types, state.memory)})
+            found.append({"round": number, **groups_found(played.uploads, domains, num_types, state.memory)})
+        begun = time.perf_counter()
     return {
         **curve[-1],
         "domains": summary["domains"],
         "curve": curve,
         "groups": [entry for entry in found if len(entry) > 1],
         "cluster_accuracy": found[-1].get("own"),
-        "bytes_down": simulator.sent,
-        "bytes_up": simulator.received,
+        "bytes_down": sent,
+        "bytes_up": received,
         "seconds_a_round": median(took),
         "first_round_seconds": took[0],
         "num_clients": len(federation),

@@ -14,8 +14,7 @@ from fedatlas.parts.context import ClientContext
 from fedatlas.parts.optimizer import SGD, Adam
 from fedatlas.parts.split import Split
 from fedatlas.parts.weighting import Equal
-from fedatlas.training.draws import Draws
-from fedatlas.training.rounds import play_round
+from fedatlas.training.rounds import play as play_rounds
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 
@@ -119,9 +118,10 @@ def test_personal_parameters_are_neither_pulled_nor_remembered() -> None:
 def test_training_does_not_change_the_memory_it_was_given() -> None:
     state, _, simulator = play(feddyn(), Norms(), blob_federation(), rounds=2)
     kept = {k: v.clone() for k, v in simulator.memory[1]["feddyn"].items()}
-    draws = Draws(feddyn().sampler, simulator.roster, 6, seed=0)
-    play_round(feddyn(), state, simulator.roster, simulator, draws, rounds=3)
-    assert same_bits(simulator.memory[1]["feddyn"], kept)
+    given = simulator.memory[1]["feddyn"]
+    next(play_rounds(feddyn(), simulator, rounds=3, state=state))
+    assert simulator.memory[1]["feddyn"] is not given
+    assert same_bits(given, kept)
 
 
 def test_clipping_scales_all_gradients_to_the_largest_norm() -> None:

@@ -20,8 +20,7 @@ from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import SGD, Adam
 from fedatlas.parts.types import Assignment, Memory, Tensors, Upload
 from fedatlas.testing.check_algorithm import check_algorithm
-from fedatlas.training.draws import Draws
-from fedatlas.training.rounds import initial_state, play_round
+from fedatlas.training.rounds import play as play_rounds
 from tiny import Line, Norms, line_federation, play, same_bits
 from typed_clients import KINDS, Typed, image_federation, tiny_vit
 
@@ -172,11 +171,8 @@ def test_captured_steps_give_the_bits_of_the_plain_loop_and_pass_no_image_again(
             runner = simulator.runner
             if staged:
                 simulator.graphs = GraphEngine(runner.bench, runner.begin, Rerun, most_lanes=1)
-            state = initial_state(algorithm, *runner.bench.shared(), simulator.roster)
-            draws = Draws(algorithm.sampler, simulator.roster, 5, seed=0)
-            for _ in range(3):
-                state, _ = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=3)
-                simulator.commit()
+            for found in play_rounds(algorithm, simulator, rounds=3, cohort_size=5, seed=0):
+                state = found.state
         assert simulator.graphs is None or simulator.graphs.refused == {}
         states.append(state.shared)
         passed.append(count[0])

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedpce import Group, Grouped, KeepEmbedding, fedpce
 from fedatlas.algorithms.fedsam import SharpnessAware
+from fedatlas.client.data import ResidentData
 from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model
 from fedatlas.models.conditioned import ClientEmbedding, ConditionedNorms, NormGenerators
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.context import ClientData
 from fedatlas.parts.optimizer import SGD, Adam
 from fedatlas.parts.types import Assignment
 from fedatlas.parts.weighting import ByExamples, Equal
@@ -77,7 +77,7 @@ def test_clients_start_at_unit_vectors_counted_over_those_that_train() -> None:
     model = network(fedpce(embedding=3, hidden=2))
     federation = blob_federation(num_clients=6).hold_out([1, 3])
     split = KeepEmbedding()
-    first = [split.initial_personal(model, ClientData(federation, c).place)[VECTOR].tolist() for c in range(6)]
+    first = [split.initial_personal(model, ResidentData(federation, c).place)[VECTOR].tolist() for c in range(6)]
     assert first == [[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
 
 

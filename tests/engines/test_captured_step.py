@@ -23,8 +23,7 @@ from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
 from fedatlas.parts.types import Batch, Memory, Output, ServerState, Tensors
-from fedatlas.training.draws import Draws
-from fedatlas.training.rounds import initial_state, play_round
+from fedatlas.training.rounds import play as play_rounds
 from tiny import Again, Norms, blob_federation, same_bits
 
 ON_FEATURES = sorted(name for name in ALGORITHMS if name != "harmofl" and build_algorithm(name).needs_model is None)
@@ -63,11 +62,8 @@ def _rounds(
         if staged:
             runner = simulator.runner
             simulator.graphs = GraphEngine(runner.bench, runner.begin, Rerun, lanes)
-        state = initial_state(algorithm, *runner_shared(simulator), simulator.roster)
-        draws = Draws(algorithm.sampler, simulator.roster, 4, seed=0)
-        for _ in range(3):
-            state, _ = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=3)
-            simulator.commit()
+        for found in play_rounds(algorithm, simulator, rounds=3, cohort_size=4, seed=0):
+            state = found.state
     return state, simulator.memory, simulator
 
 
@@ -151,11 +147,8 @@ def test_real_graphs_give_the_bits_of_the_plain_loop(name: str) -> None:
         network = algorithm.extend(Norms())
         network.get_submodule(next(p for p, m in network.named_modules() if isinstance(m, nn.Dropout))).p = 0.0
         with Simulator(algorithm, network, federation, work=work, device="cuda", engine=engine) as simulator:
-            state = initial_state(algorithm, *runner_shared(simulator), simulator.roster)
-            draws = Draws(algorithm.sampler, simulator.roster, 4, seed=0)
-            for _ in range(3):
-                state, _ = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=3)
-                simulator.commit()
+            for found in play_rounds(algorithm, simulator, rounds=3, cohort_size=4, seed=0):
+                state = found.state
         assert simulator.graphs is None or simulator.graphs.refused == {}
         states.append(state)
     assert same_bits(states[0].shared, states[1].shared)

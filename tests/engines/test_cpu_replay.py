@@ -29,8 +29,7 @@ from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
 from fedatlas.parts.types import Batch, Memory, Output, ServerState
-from fedatlas.training.draws import Draws
-from fedatlas.training.rounds import initial_state, play_round
+from fedatlas.training.rounds import play as play_rounds
 from tiny import Norms, blob_federation, same_bits
 from typed_clients import image_federation
 
@@ -72,12 +71,9 @@ def _rounds(
     model = algorithm.extend(network())
     with Simulator(algorithm, model, federation, work=work, workers=1, engine="loop") as simulator:
         if recorder is not None:
-            simulator.runner.lane = Lane(simulator.runner.bench, recorder)
-        state = initial_state(algorithm, *simulator.runner.bench.shared(), simulator.roster)
-        draws = Draws(algorithm.sampler, simulator.roster, 4, seed=0)
-        for _ in range(3):
-            state, _ = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=3)
-            simulator.commit()
+            simulator.runner.driver = Lane(simulator.runner.bench, recorder)
+        for found in play_rounds(algorithm, simulator, rounds=3, cohort_size=4, seed=0):
+            state = found.state
     return state, dict(simulator.memory), simulator
 
 
@@ -192,10 +188,7 @@ def test_workers_say_what_they_could_not_record(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(TapeRecorder, "worth", lambda _, steps, seconds: steps > 0)
     algorithm, federation = fedavg().with_terms(Looks()), blob_federation(num_clients=6)
     with Simulator(algorithm, Norms(), federation, workers=2, engine="graph") as simulator:
-        state = initial_state(algorithm, *simulator.runner.bench.shared(), simulator.roster)
-        draws = Draws(algorithm.sampler, simulator.roster, 6, seed=0)
-        for _ in range(2):
-            play_round(algorithm, state, simulator.roster, simulator, draws, rounds=3)
+        assert len(list(play_rounds(algorithm, simulator, rounds=2))) == 2
         reason = "what the step does depends on values: aten._local_scalar_dense.default"
         assert simulator.fallbacks() == {reason: 2}
 
@@ -245,11 +238,8 @@ def test_workers_record_and_give_the_bits_of_the_loop() -> None:
     for engine, workers in (("loop", 1), ("graph", 1), ("graph", 2)):
         torch.manual_seed(0)
         with Simulator(fedavg(), Norms(), federation, work=work, workers=workers, engine=engine) as simulator:  # type: ignore[arg-type]
-            state = initial_state(fedavg(), *simulator.runner.bench.shared(), simulator.roster)
-            draws = Draws(fedavg().sampler, simulator.roster, 6, seed=0)
-            for _ in range(3):
-                state, _ = play_round(fedavg(), state, simulator.roster, simulator, draws, rounds=3)
-                simulator.commit()
+            for found in play_rounds(fedavg(), simulator, rounds=3, cohort_size=6, seed=0):
+                state = found.state
         states.append(state)
     assert same_bits(states[0].shared, states[1].shared)
     assert same_bits(states[0].shared, states[2].shared)

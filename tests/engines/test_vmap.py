@@ -18,8 +18,8 @@ from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
 from fedatlas.parts.sampler import Uniform
 from fedatlas.parts.types import Cohort, ServerState, Tensors
-from fedatlas.training.draws import Draws
-from fedatlas.training.rounds import RoundRecord, initial_state, play_round
+from fedatlas.training.rounds import RoundRecord
+from fedatlas.training.rounds import play as play_rounds
 from tiny import blob_federation, same_bits
 
 STACKED = ("fedavg", "fedavgm", "fedprox", "feddyn", "fedlc", "feddisco", "scaffold", "clustered", "qffl", "afl")
@@ -48,11 +48,9 @@ def _rounds(
     federation, records = blob_federation(num_clients=9, held_out=1), []
     work = work or LocalWork(epochs=2, batch_size=8)
     with Simulator(algorithm, model, federation, work=work, workers=1, engine=engine) as simulator:
-        state = initial_state(algorithm, *simulator.runner.bench.shared(), simulator.roster)
-        draws = Draws(algorithm.sampler, simulator.roster, 6, seed=0)
-        for _ in range(3):
-            state, record = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=3)
-            simulator.commit()
+        for found in play_rounds(algorithm, simulator, rounds=3, cohort_size=6, seed=0):
+            state = found.state
+            record = found.record
             records.append(record)
     return state, records, simulator
 

@@ -1,7 +1,7 @@
 """Nodes that answer wrongly, late or never: they are left out, the record says why, and nothing is forgotten."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,9 +20,8 @@ from fedatlas.parts.types import Assignment, Tensors, Upload
 from fedatlas.runs.run import Run
 from fedatlas.testing.flower_grid import InProcessGrid, Tamper
 from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.draws import Draws
 from fedatlas.training.model import make_model
-from fedatlas.training.rounds import initial_state, play_round
+from fedatlas.training.rounds import play as play_rounds
 from flower_network import handed_out, simulated
 from tiny import same_bits
 
@@ -126,7 +125,7 @@ FAULTS = {
 class Forgetful(Simulator):
     """A simulator in which one client's answer of one round does not arrive."""
 
-    def train(self, assignments: Sequence[Assignment]) -> list[Upload]:
+    def train(self, assignments: Sequence[Assignment]) -> Iterator[Upload]:
         lost = int(LOST[-1])
         chosen = [a for a in assignments if (a.client, a.round) != (lost, LOST_IN)]
         return super().train(chosen)
@@ -137,11 +136,8 @@ def bits_without_that_answer(config: Config) -> Tensors:
     algorithm = config.algorithm()
     network = make_model(*config.model(), federation, algorithm, config.seeds().model)
     with Forgetful(algorithm, network, federation, work=config.work(), workers=1) as simulator:
-        state = initial_state(algorithm, *simulator.runner.bench.shared(), simulator.roster)
-        draws = Draws(algorithm.sampler, simulator.roster, 3, seed=0)
-        for _ in range(ROUNDS):
-            state, _ = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=ROUNDS)
-            simulator.commit()
+        for found in play_rounds(algorithm, simulator, rounds=ROUNDS, cohort_size=3, seed=0):
+            state = found.state
     return {**state.shared, **state.buffers}
 
 

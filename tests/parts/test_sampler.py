@@ -1,6 +1,6 @@
 """Who takes part, and that drawing a round before its time changes nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -14,7 +14,8 @@ from fedatlas.errors import UsageError
 from fedatlas.parts.sampler import Sampler, Uniform
 from fedatlas.parts.types import Assignment, ClientInfo, Cohort, Roster, Tensors, Upload
 from fedatlas.training.draws import Draws, SamplingError
-from fedatlas.training.rounds import initial_state, play_round
+from fedatlas.training.rounds import initial_state
+from fedatlas.training.rounds import play as play_rounds
 from fedatlas.training.settings import TrainingPlan
 from tiny import Norms, blob_federation, same_bits
 
@@ -54,14 +55,8 @@ class Watching(Counting):
 def cohorts(sampler: Counting, rounds: int = 3) -> list[tuple[int, ...]]:
     """Play rounds with a sampler and return who took part in each."""
     algorithm = replace(fedavg(), sampler=sampler)
-    found = []
     with Simulator(algorithm, Norms(), blob_federation(num_clients=6), workers=1) as simulator:
-        state = initial_state(algorithm, *simulator.runner.bench.shared(), simulator.roster)
-        draws = Draws(sampler, simulator.roster, 2, seed=0)
-        for _ in range(rounds):
-            state, record = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=rounds)
-            found.append(record.cohort)
-    return found
+        return [found.record.cohort for found in play_rounds(algorithm, simulator, rounds=rounds, cohort_size=2)]
 
 
 def test_every_round_is_drawn_once_with_what_the_sampler_remembers() -> None:
@@ -146,17 +141,15 @@ def test_what_is_no_draw_is_refused(answer: Any, says: str) -> None:
 class Lost(Simulator):
     """Loses all answers."""
 
-    def train(self, assignments: Sequence[Assignment]) -> list[Upload]:
-        return []
+    def train(self, assignments: Sequence[Assignment]) -> Iterator[Upload]:
+        return iter(())
 
 
 def test_a_round_that_nobody_answers_leaves_the_model_and_counts_as_drawn() -> None:
     algorithm = replace(fedavg(), sampler=Counting())
     with Lost(algorithm, Norms(), blob_federation(), workers=1) as simulator:
-        shared, buffers = simulator.runner.bench.shared()
-        state = initial_state(algorithm, shared, buffers, simulator.roster)
-        draws = Draws(algorithm.sampler, simulator.roster, 2, seed=0)
-        after, record = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=2)
+        state = initial_state(algorithm, simulator)
+        after, record, *_ = next(play_rounds(algorithm, simulator, rounds=2, cohort_size=2))
     assert (after.round, record.cohort, record.weights) == (1, (0, 1), {})
     assert same_bits(after.shared, state.shared)
     assert after.memory["sampler/counting"]["drawn"].item() == 1

@@ -35,8 +35,6 @@ class Workbench:
         self.eager: Network = halving(model) if halve else model
         """The model, as it is called while it trains; with ``halve`` its weights are cast together."""
         self.compiled: Network | None = compiled_network(model, algorithm) if compile else None
-        self.outbox: Tensors | None = None
-        """Where a client's change goes, in a worker process: the main process finds it there."""
         self.parameters: Tensors = {k: w for k, w in model.named_parameters() if w.requires_grad}
         self.buffers: Tensors = {k: b for k, b in model.named_buffers() if k in floating_buffers(model)}
         self.optimizer = algorithm.optimizer.fitted(model, list(self.parameters))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedatlas.client.channels_last import prefers_channels_last
 from fedatlas.client.context import LocalContext, introduce_client, open_local, survey_client
 from fedatlas.client.data import ResidentData
+from fedatlas.client.machine import keep_freed_memory
 from fedatlas.client.model import PERSONAL, Workbench
 from fedatlas.client.scoring import client_score
 from fedatlas.client.timed_training import train_timed
@@ -19,8 +20,6 @@ from fedatlas.client.timing import Stopwatch
 from fedatlas.client.training import ClientTraining, train_client
 from fedatlas.client.work import LocalWork
 from fedatlas.data.federation import Federation
-from fedatlas.engines.captured_step import Lane
-from fedatlas.engines.machine import keep_freed_memory
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.tensor_math import add
 from fedatlas.parts.types import Assignment, ClientScore, Memory, Tensors, Upload
@@ -30,11 +29,32 @@ EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
 """Fixed, so that an evaluation's bits do not depend on the number of workers."""
 
 
+class Driver(Protocol):
+    """Takes one client through its steps, in place of the plain loop."""
+
+    refused: dict[str, int]
+    """Why steps ran as in the plain loop, and how often."""
+
+    def train(self, training: ClientTraining) -> tuple[Upload, Memory]:
+        """Train a client to the end and return its upload and its memory."""
+        ...
+
+
 class ClientRunner:
-    """Runs one client at a time on one model object; every worker process has its own."""
+    """Runs one client at a time on one model object; every worker process has its own.
+
+    ``timed`` clients measure the seconds of each stage; every step then runs as in the plain loop.
+    """
 
     def __init__(
-        self, algorithm: Algorithm, model: nn.Module, federation: Federation, work: LocalWork, seed: int
+        self,
+        algorithm: Algorithm,
+        model: nn.Module,
+        federation: Federation,
+        work: LocalWork,
+        seed: int,
+        *,
+        timed: bool = False,
     ) -> None:
         self.algorithm, self.federation, self.work, self.seed = algorithm, federation, work, seed
         keep_freed_memory(federation.data.inputs.device)
@@ -46,11 +66,10 @@ class ClientRunner:
         halve = work.precision == "bfloat16" and federation.data.inputs.is_cuda
         self.bench = Workbench(model, algorithm, compile=work.compile, halve=halve)
         self._data: dict[int, ResidentData] = {}
-        self.lane: Lane | None = None
-        """Where steps are recorded on a CPU, if they are."""
-        self._refusals_told = False
-        self.profile = False
-        """Whether clients measure what takes how long; every step then runs as it is."""
+        self.timed = timed
+        self.driver: Driver | None = None
+        """What takes clients through their steps; None is the plain loop."""
+        self._told_refusals = False
 
     def data(self, client: int) -> ResidentData:
         """Return a client's view of the examples."""
@@ -66,24 +85,24 @@ class ClientRunner:
         """Return a client's answer before training."""
         return survey_client(self.algorithm, self._open(self.bench, assignment, memory))
 
-    def train(self, assignment: Assignment, memory: Memory) -> tuple[Upload, Memory]:
-        """Train a client."""
-        watch = Stopwatch() if self.profile else None
-        training = self.begin(self.bench, assignment, memory)
+    def train(self, assignment: Assignment, memory: Memory, into: Tensors | None = None) -> tuple[Upload, Memory]:
+        """Train a client and return its upload and its memory; the change is written to ``into`` if that is given."""
+        watch = Stopwatch() if self.timed else None
+        training = self.begin(self.bench, assignment, memory, into)
         if watch is not None:
             upload, memory = train_timed(training, watch)
-        elif self.lane is not None:
-            upload, memory = self.lane.train(training)
+        elif self.driver is not None:
+            upload, memory = self.driver.train(training)
         else:
             upload, memory = train_client(training)
         return self.tested(assignment, upload, memory), memory
 
     def new_refusals(self) -> dict[str, int]:
-        """Return why steps could not be recorded, what was not told yet."""
-        if self.lane is None or not self.lane.refused or self._refusals_told:
+        """Return why steps were not captured, at the first call after that happened."""
+        if self.driver is None or not self.driver.refused or self._told_refusals:
             return {}
-        self._refusals_told = True  # after the first, nothing else is tried
-        return self.lane.refused
+        self._told_refusals = True  # after the first refusal, no other capture is tried
+        return self.driver.refused
 
     def tested(self, assignment: Assignment, upload: Upload, memory: Memory) -> Upload:
         """Return a trained client's answer with the score of its own model, if the assignment asks for it."""
@@ -92,9 +111,11 @@ class ClientRunner:
         own = add(assignment.shared, upload.change)
         return replace(upload, score=self.score_client(own, upload.buffers, memory.get(PERSONAL, {}), upload.client))
 
-    def begin(self, bench: Workbench, assignment: Assignment, memory: Memory) -> ClientTraining:
+    def begin(
+        self, bench: Workbench, assignment: Assignment, memory: Memory, into: Tensors | None = None
+    ) -> ClientTraining:
         """Begin a client's training on a workbench, for an engine to drive."""
-        return ClientTraining(self.algorithm, assignment, bench, self._open(bench, assignment, memory))
+        return ClientTraining(self.algorithm, assignment, bench, self._open(bench, assignment, memory), into)
 
     def _open(self, bench: Workbench, assignment: Assignment, memory: Memory) -> LocalContext:
         data = self.data(assignment.client)

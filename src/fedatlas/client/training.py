@@ -1,6 +1,6 @@
 """One client's training in the pieces that every engine drives: begin, minibatches, step, finish.
 
-``train_client`` drives them one after another; ``graphs.py`` and ``cohorts.py`` do so for many clients at once.
+``train_client`` drives them one after another; the engines do so for many clients at once.
 """
 
 from __future__ import annotations
@@ -39,11 +39,18 @@ def train_client(training: ClientTraining) -> tuple[Upload, Memory]:
 class ClientTraining:
     """One client's training in one round; the model holds its parameters from the beginning to ``finish``.
 
-    ``local`` is the client as it was opened on the workbench.
+    ``local`` is the client as it was opened on the workbench. Its change is written to ``into``, where that is given.
     """
 
-    def __init__(self, algorithm: Algorithm, assignment: Assignment, bench: Workbench, local: LocalContext) -> None:
-        self.algorithm, self.assignment, self.bench = algorithm, assignment, bench
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        assignment: Assignment,
+        bench: Workbench,
+        local: LocalContext,
+        into: Tensors | None = None,
+    ) -> None:
+        self.algorithm, self.assignment, self.bench, self._into = algorithm, assignment, bench, into
         self.local, self.data = local, local.data
         names = list(bench.parameters)
         self.optimizer = bench.optimizer
@@ -109,12 +116,12 @@ class ClientTraining:
         bench, start = self.bench, self.local.start
         names = [name for name in bench.parameters if name not in bench.personal]
         ends, starts = [bench.parameters[name].detach() for name in names], [start[name] for name in names]
-        if bench.outbox is None:
+        if self._into is None:
             return dict(zip(names, torch._foreach_sub(ends, starts), strict=True)) if names else {}
         with torch.no_grad():
             for name, end, begin in zip(names, ends, starts, strict=True):
-                torch.sub(end, begin, out=bench.outbox[name])
-        return {name: bench.outbox[name] for name in names}
+                torch.sub(end, begin, out=self._into[name])
+        return {name: self._into[name] for name in names}
 
     def _checked_mean_loss(self) -> float:
         """Return the round's mean loss, or say whose training broke and at which step; waits for a GPU once."""

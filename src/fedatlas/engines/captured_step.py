@@ -11,8 +11,8 @@ The kernels are those of the plain loop, in its order, so the bits are the same.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -27,7 +27,6 @@ from fedatlas.engines.cuda_graph import Recorder, UncapturableError
 from fedatlas.models.frozen_outputs import follow
 from fedatlas.parts.optimizer import Rate
 from fedatlas.parts.types import Assignment, Batch, Memory, Tensors, Upload
-from fedatlas.training.meanwhile import Meanwhile
 
 MOST_LANES = 5
 """More streams gained nothing on an H200."""
@@ -38,6 +37,10 @@ KINDS = ("start", "notes", "memory", "scratch")
 
 Begin = Callable[[Workbench, Assignment, Memory], ClientTraining]
 """Puts a client's parameters on a workbench and begins its training."""
+
+
+Result = tuple[Upload, Memory]
+"""A client's upload, and its memory after the round."""
 
 
 class Work(NamedTuple):
@@ -236,29 +239,35 @@ class GraphEngine:
         """How many clients train at a time."""
         return len(self._lanes)
 
-    def train(self, work: Sequence[Work], meanwhile: Meanwhile | None = None) -> list[tuple[Upload, Memory]]:
-        """Train clients, those with most to do first; return what each sends and remembers, in the given order."""
-        results: dict[int, tuple[Upload, Memory]] = {}
-        flying: list[tuple[int, Lane, ClientTraining]] = []
+    def train(self, work: Sequence[Work]) -> Iterator[tuple[int, Result]]:
+        """Start clients, those with most to do first, and return an iterator over positions and results."""
+        flying: deque[tuple[int, Lane, ClientTraining]] = deque()
+        landed: list[tuple[int, Result]] = []
         idle = list(self._lanes)
         for lane in idle:
             lane.recorder.begin()
         for i in sorted(range(len(work)), key=lambda i: -work[i].cost):
             if not idle:
-                idle.append(self._land(flying, results))
+                position, lane, training = flying.popleft()
+                landed.append((position, _land(lane, training)))
+                idle.append(lane)
             lane = idle.pop()
             flying.append((i, lane, self._start(lane, work[i])))
             if not idle and len(self._lanes) < min(self._most_lanes, len(work)) and lane.recorder.room():
                 idle.append(Lane(self._lanes[0].bench.twin(), self._recorder()))
                 idle[-1].recorder.begin()
                 self._lanes.append(idle[-1])
-        if meanwhile is not None:
-            meanwhile.catch_up()
-        while flying:
-            self._land(flying, results)
+        return self._results(landed, flying)
+
+    def _results(
+        self, landed: list[tuple[int, Result]], flying: deque[tuple[int, Lane, ClientTraining]]
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield the results, those that have flown longest first."""
+        landed += [(position, _land(lane, training)) for position, lane, training in flying]
+        # Only when all have landed does the server wait for what the lanes have enqueued.
         for lane in self._lanes:
             lane.recorder.end()
-        return [results[i] for i in range(len(work))]
+        yield from landed
 
     def _start(self, lane: Lane, work: Work) -> ClientTraining:
         with lane.recorder.stream():
@@ -269,12 +278,11 @@ class GraphEngine:
                     self._most_lanes = 1
         return training
 
-    def _land(self, flying: list[tuple[int, Lane, ClientTraining]], results: dict[int, tuple[Upload, Memory]]) -> Lane:
-        """Finish the client that has flown longest, and return its lane."""
-        i, lane, training = flying.pop(0)
-        with lane.recorder.stream():
-            results[i] = training.finish()
-        return lane
+
+def _land(lane: Lane, training: ClientTraining) -> Result:
+    """Finish a client's training on its lane."""
+    with lane.recorder.stream():
+        return training.finish()
 
 
 def structure(local: LocalContext, state: Tensors) -> Hashable:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from itertools import chain
 from typing import Any, Literal, Self, get_args
 
 import torch
@@ -15,7 +16,7 @@ from fedatlas.client.runner import EVALUATION_BATCH, ClientRunner
 from fedatlas.client.scoring import TestParts, mean_personal
 from fedatlas.client.work import LocalWork
 from fedatlas.data.federation import Federation
-from fedatlas.engines.captured_step import GraphEngine, Lane, Work
+from fedatlas.engines.captured_step import GraphEngine, Lane, Result, Work
 from fedatlas.engines.cpu_replay import TapeRecorder
 from fedatlas.engines.cuda_graph import CudaRecorder
 from fedatlas.engines.vmap import CohortEngine, gains_from_stacking
@@ -24,9 +25,8 @@ from fedatlas.errors import TrainingError, UsageError, unknown_name
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import Term
 from fedatlas.parts.part import ServerPart
-from fedatlas.parts.types import Assignment, ClientInfo, ClientScore, Memory, Tensors, Upload
+from fedatlas.parts.types import Assignment, ClientInfo, ClientScore, InitialModel, Memory, Tensors, Upload
 from fedatlas.seeds import repeatable
-from fedatlas.training.meanwhile import Meanwhile
 
 Engine = Literal["auto", "loop", "workers", "graph", "vmap"]
 ENGINES = get_args(Engine)
@@ -56,13 +56,13 @@ class Simulator:
         self.device = torch.device(device)
         federation = federation.to(self.device)
         self.federation = federation
-        self.runner = ClientRunner(algorithm, model.to(self.device), federation, work or LocalWork(), seed)
-        self.runner.profile = profile
+        self.runner = ClientRunner(
+            algorithm, model.to(self.device), federation, work or LocalWork(), seed, timed=profile
+        )
         self.memory: MutableMapping[int, Memory] = {}
         """What each client remembers, as of the last committed round."""
         self.changed: set[int] = set()
         """Clients whose memory changed since somebody last cleared this set."""
-        self.meanwhile = Meanwhile()
         self._pending: dict[int, Memory] = {}
         self._tests: TestParts | None = None
         self.workers = choose_workers(workers, self.device, len(federation.training_ids))
@@ -72,7 +72,7 @@ class Simulator:
         if self.device.type == "cuda" and self.engine in ("graph", "vmap"):
             self.graphs = GraphEngine(self.runner.bench, self.runner.begin, lambda: CudaRecorder(self.device))
         if self.device.type == "cpu" and self.engine == "graph":
-            self.runner.lane = Lane(self.runner.bench, TapeRecorder())
+            self.runner.driver = Lane(self.runner.bench, TapeRecorder())
         if self.engine == "vmap":
             recorder = CudaRecorder(self.device) if self.device.type == "cuda" else None
             self.cohorts = CohortEngine(self.runner, recorder)
@@ -107,34 +107,62 @@ class Simulator:
         answers = self._run([self._task("survey", assignment) for assignment in assignments])
         return {assignment.client: answer for assignment, answer in zip(assignments, answers, strict=True)}
 
-    def train(self, assignments: Sequence[Assignment]) -> list[Upload]:
-        """Train clients; what they remember counts from ``commit`` on."""
-        tasks = [self._task("train", assignment) for assignment in assignments]
-        results = self._train_together(tasks)
-        self._pending = {u.client: memory for u, memory in results if memory or u.client in self.memory}
-        return [upload for upload, _ in results]
+    def initial(self) -> InitialModel:
+        """Return the model before the first round."""
+        bench = self.runner.bench
+        return InitialModel(*bench.shared(), frozenset(bench.personal))
 
-    def _train_together(self, tasks: list[Task]) -> list[tuple[Upload, Memory]]:
-        """Return what clients send and remember, by the engine; what one cannot do is left to the next."""
-        if self.graphs is None and self.cohorts is None:
-            return self._run(tasks, self.meanwhile)
-        work = [Work(task.arguments[0], task.arguments[1], task.cost) for task in tasks]
+    def train(self, assignments: Sequence[Assignment]) -> Iterator[Upload]:
+        """Start training, and return an iterator over the uploads; memory counts from ``commit`` on."""
+        tasks = [self._task("train", assignment) for assignment in assignments]
+        self._pending = {}
         with repeatable(self.device):
-            results = self.cohorts.train(work, self.meanwhile) if self.cohorts is not None else {}
-            left = [i for i in range(len(work)) if i not in results]
-            if self.graphs is not None and left:
-                some = self.graphs.train([work[i] for i in left], self.meanwhile)
-                results |= dict(zip(left, some, strict=True))
-            for i, (upload, memory) in results.items():
-                results[i] = (self.runner.tested(work[i].assignment, upload, memory), memory)
+            results = self._start(tasks)
+        return self._uploads(results)
+
+    def prepare(self, round: int, clients: Sequence[int]) -> None:
+        """Make the next round's minibatches ready, where the engine does so."""
+        if self.cohorts is not None:
+            self.cohorts.prepare(round, clients)
+
+    def _uploads(self, results: Iterator[tuple[int, Result]]) -> Iterator[Upload]:
+        """Yield the uploads, and keep the clients' memory until ``commit``."""
+        while True:
+            with repeatable(self.device):
+                found = next(results, None)
+            if found is None:
+                return
+            upload, memory = found[1]
+            if memory or upload.client in self.memory:
+                self._pending[upload.client] = memory
+            yield upload
+
+    def _start(self, tasks: list[Task]) -> Iterator[tuple[int, Result]]:
+        """Start clients by the engine; clients that it cannot train are left to the next engine."""
+        if self.graphs is None and self.cohorts is None:
+            return self._begin(tasks)
+        work = [Work(task.arguments[0], task.arguments[1], task.cost) for task in tasks]
+        stacked: Iterator[tuple[int, Result]] = iter(())
+        left = list(range(len(work)))
+        if self.cohorts is not None:
+            stacked, left = self.cohorts.train(work)
         if self.graphs is None:
-            results |= dict(zip(left, self._run([tasks[i] for i in left]), strict=True))
-        return [results[i] for i in range(len(work))]
+            # Worker processes and the plain loop test a client's own model themselves.
+            return chain(self._tested(work, stacked), _at(left, self._begin([tasks[i] for i in left])))
+        rest = self.graphs.train([work[i] for i in left]) if left else iter(())
+        return self._tested(work, chain(stacked, _at(left, rest)))
+
+    def _tested(self, work: Sequence[Work], results: Iterator[tuple[int, Result]]) -> Iterator[tuple[int, Result]]:
+        """Yield results with the scores of clients' own models, where the assignments ask for them."""
+        if any(one.assignment.test_own for one in work):
+            results = iter(list(results))  # a test needs the model on which clients train
+        for i, (upload, memory) in results:
+            yield i, (self.runner.tested(work[i].assignment, upload, memory), memory)
 
     def fallbacks(self) -> dict[str, int]:
         """Return why an engine left clients to a slower one, if it did, and how often."""
         engines = [
-            engine for engine in (self.cohorts, self.graphs, self.pool or self.runner.lane) if engine is not None
+            engine for engine in (self.cohorts, self.graphs, self.pool or self.runner.driver) if engine is not None
         ]
         return {reason: count for engine in engines for reason, count in engine.refused.items()}
 
@@ -144,12 +172,14 @@ class Simulator:
         self.changed |= self._pending.keys()
         self._pending = {}
 
-    def remarks(self) -> dict[str, Any]:
-        """Return nothing: on one machine everybody answers."""
+    def remarks(self, round: int) -> Mapping[str, Any]:
+        """Return nothing: on one machine every client answers."""
         return {}
 
-    def evaluate(self, shared: Tensors, buffers: Tensors, clients: Sequence[int]) -> list[ClientScore]:
-        """Return how the shared model, with each client's own parameters, does on the clients' test parts."""
+    def evaluate(
+        self, shared: Tensors, buffers: Tensors, clients: Sequence[int], *, round: int = 0
+    ) -> list[ClientScore]:
+        """Return how the shared model, with each client's personal parameters, does on the clients' test parts."""
         clients = [c for c in clients if len(self.federation.clients[c].test)]
         alone = [c for c in clients if self.runner.bench.personal or self.federation.clients[c].transform is not None]
         together = sorted(set(clients) - set(alone))
@@ -175,7 +205,7 @@ class Simulator:
         for score in scores:
             if not math.isfinite(score.loss):
                 name = self.federation.clients[score.client].name
-                raise TrainingError(f"loss is {score.loss}", client=name, round=0, stage="evaluation")
+                raise TrainingError(f"loss is {score.loss}", client=name, round=round, stage="evaluation")
         return sorted(scores, key=lambda score: score.client)
 
     def _introductions(self) -> list[Memory]:
@@ -188,11 +218,21 @@ class Simulator:
         cost = self.roster[assignment.client].num_examples
         return Task(method, (assignment, self.memory.get(assignment.client, {})), cost=cost)
 
-    def _run(self, tasks: Sequence[Task], meanwhile: Meanwhile | None = None) -> list[Any]:
+    def _begin(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
+        """Start tasks; return an iterator over positions and results as they arrive."""
+        if self.pool is not None:
+            return self.pool.start(tasks)
+        return ((i, getattr(self.runner, task.method)(*task.arguments)) for i, task in enumerate(tasks))
+
+    def _run(self, tasks: Sequence[Task]) -> list[Any]:
         with repeatable(self.device):
-            if self.pool is not None:
-                return self.pool.run(tasks, meanwhile)
-            return [getattr(self.runner, task.method)(*task.arguments) for task in tasks]
+            results = dict(self._begin(tasks))
+        return [results[i] for i in range(len(tasks))]
+
+
+def _at(positions: Sequence[int], results: Iterator[tuple[int, Result]]) -> Iterator[tuple[int, Result]]:
+    """Yield results under the positions that their tasks have among all."""
+    return ((positions[i], result) for i, result in results)
 
 
 def choose_engine(engine: Engine, runner: ClientRunner, workers: int) -> Engine:

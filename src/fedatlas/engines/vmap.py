@@ -9,9 +9,10 @@ loop to rounding only. What cannot be stacked goes to another engine, and the re
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +20,10 @@ from torch import Tensor, nn
 from fedatlas.client.context import LocalContext
 from fedatlas.client.data import ResidentData
 from fedatlas.client.model import OPTIMIZER, Workbench
+from fedatlas.client.runner import ClientRunner
 from fedatlas.client.training import draw_order, training_error
 from fedatlas.client.work import LocalWork
-from fedatlas.engines.captured_step import Work, structure
+from fedatlas.engines.captured_step import Result, Work, structure
 from fedatlas.engines.cuda_graph import Recorder, UncapturableError
 from fedatlas.engines.stacked_step import Stack, StackedStep
 from fedatlas.parts.algorithm import Algorithm
@@ -30,12 +32,7 @@ from fedatlas.parts.optimizer import LocalOptimizer
 from fedatlas.parts.tensor_math import copies
 from fedatlas.parts.types import Memory, Tensors, Upload
 from fedatlas.seeds import derive, generator, seeded
-from fedatlas.training.meanwhile import Meanwhile
 
-if TYPE_CHECKING:
-    from fedatlas.client.runner import ClientRunner
-
-Result = tuple[Upload, Memory]
 MOST_PARAMETERS, MOST_EXAMPLES, MOST_PADDING = 3_000_000, 32, 1.5
 """Up to what size of a model and of a minibatch, and of steps with padding over steps without, stacking pays."""
 
@@ -100,7 +97,6 @@ class CohortEngine:
         self._data, self._recorder = runner.data, recorder
         self._pads = can_pad(self.algorithm, self.bench.model)
         self._steps: dict[Hashable, StackedStep] = {}
-        self._meanwhile = Meanwhile()
         self._ahead: tuple[tuple[int, tuple[int, ...]], _Batches] | None = None
         """A round and its clients, and their minibatches, which were made ready in the round before."""
         self.refused: dict[str, int] = {}
@@ -109,20 +105,28 @@ class CohortEngine:
             self.refused[reason] = 1
 
     @torch.no_grad()
-    def train(self, work: Sequence[Work], meanwhile: Meanwhile | None = None) -> dict[int, Result]:
-        """Return what clients send and remember, by their position; those that are missing could not be stacked."""
+    def train(self, work: Sequence[Work]) -> tuple[Iterator[tuple[int, Result]], list[int]]:
+        """Start clients together; return an iterator over positions and results, and the positions that are left."""
         if self.refused or not work:
-            return {}
-        self._meanwhile = meanwhile or Meanwhile()
+            return iter(()), list(range(len(work)))
         if self._recorder is None:
-            return self._train(work)
-        self._recorder.begin()
-        with self._recorder.stream():
-            results = self._train(work)
-        self._recorder.end()
-        return results
+            groups = self._train(work)
+        else:
+            self._recorder.begin()
+            with self._recorder.stream():
+                groups = self._train(work)
+            self._recorder.end()
+        stacked = {client.position for group in groups for client in group.clients}
+        return _results(groups), [i for i in range(len(work)) if i not in stacked]
 
-    def _train(self, work: Sequence[Work]) -> dict[int, Result]:
+    def prepare(self, number: int, clients: Sequence[int]) -> None:
+        """Make the next round's minibatches ready, where they will be one group."""
+        if self.refused or not (self._pads or len({self._data(client).num_examples for client in clients}) == 1):
+            return
+        with nullcontext() if self._recorder is None else self._recorder.stream():
+            self._ahead = (number, tuple(clients)), _Batches([self._passes(number, c) for c in clients], self.work)
+
+    def _train(self, work: Sequence[Work]) -> list[_Trained]:
         coming = (work[0].assignment.round, tuple(one.assignment.client for one in work))
         ready, self._ahead = self._ahead, None
         batches = ready[1] if ready is not None and ready[0] == coming else None
@@ -135,17 +139,17 @@ class CohortEngine:
             kind = structure(local, client.state) if brings else None
             key: Hashable = (kind, None if self._pads else tuple(client.passes.sizes))
             groups.setdefault(key, []).append(client)
-        results: dict[int, Result] = {}
+        trained: list[_Trained] = []
         for key, group in groups.items():
             if len(group) < 2 or not max(len(client.passes.sizes) for client in group):
                 continue
             try:
                 whole = batches if len(group) == len(work) else None
-                results |= self._train_group(group, optimizer, key, whole)
+                trained.append(self._train_group(group, optimizer, key, whole))
             except (RuntimeError, UncapturableError) as error:  # torch's word for what cannot be stacked, and ours
                 reason = str(error).strip().splitlines()[0]
                 self.refused[reason] = self.refused.get(reason, 0) + 1
-        return results
+        return trained
 
     def _passes(self, number: int, client: int) -> _Passes:
         """Draw what a client reads in a round."""
@@ -153,15 +157,6 @@ class CohortEngine:
         seed = derive(self.seed, "batches", number, data.name)
         sizes, order = draw_order(self.work, data.num_examples, seed, self.bench.skips_single_examples)
         return _Passes(data=data, seed=seed, sizes=sizes, order=order)
-
-    def _look_ahead(self) -> None:
-        """Make the next round's minibatches ready, where it is known who comes and they will be one group."""
-        coming = self._meanwhile.upcoming
-        if coming is None or self._ahead is not None:
-            return
-        number, clients = coming
-        if self._pads or len({self._data(client).num_examples for client in clients}) == 1:
-            self._ahead = coming, _Batches([self._passes(number, client) for client in clients], self.work)
 
     def _begin(self, work: Sequence[Work], passes: Sequence[_Passes]) -> tuple[LocalOptimizer, list[_Client]]:
         """Load the received model once, and let every client's terms begin."""
@@ -196,7 +191,7 @@ class CohortEngine:
 
     def _train_group(
         self, group: list[_Client], optimizer: LocalOptimizer, key: Hashable, batches: _Batches | None
-    ) -> dict[int, Result]:
+    ) -> _Trained:
         if batches is None:
             batches = _Batches([client.passes for client in group], self.work)
         stack = Stack.of([client.local for client in group], [client.state for client in group], self.bench.buffers)
@@ -218,14 +213,14 @@ class CohortEngine:
 
     def _finish(
         self, group: list[_Client], optimizer: LocalOptimizer, stack: Stack, losses: Tensor, active: Tensor
-    ) -> dict[int, Result]:
+    ) -> _Trained:
+        """Let terms finish, and enqueue what the uploads hold; nothing waits for the device."""
         names = list(stack.parameters)
         ends = [stack.parameters[name] for name in names]
         starts = [group[0].local.start[name] for name in names]
         mean = (losses.double() * active).sum(0) / active.sum(0).clamp(min=1)
         # A sum is not finite if one of its numbers is not, and it reads them once.
         burst = ~torch.stack([end.flatten(1).sum(1) for end in ends]).isfinite().all(0)
-        told = torch.stack([mean, burst.double()])
         changes = [change.unbind() for change in torch._foreach_sub(ends, starts)]
         values = [end.unbind() for end in ends]
         buffers = {name: buffer.clone().unbind() for name, buffer in stack.buffers.items()}
@@ -239,13 +234,24 @@ class CohortEngine:
             notes.append({term.name: note for term in self.algorithm.objective if (note := term.finish(local))})
             if optimizer.keep_state and stack.state:
                 local.memory[OPTIMIZER] = {name: value[i].clone() for name, value in stack.state.items()}
-        self._meanwhile.catch_up()
-        for client, change in zip(group, own, strict=True):
-            self._meanwhile.take(client.work.assignment.client, change)
-        self._look_ahead()
-        means, broken = told.tolist()  # only now: this waits for the device
-        results: dict[int, Result] = {}
-        for i, client in enumerate(group):
+        return _Trained(group, own, notes, torch.stack([mean, burst.double()]))
+
+
+class _Trained(NamedTuple):
+    """A group whose steps are enqueued."""
+
+    clients: list[_Client]
+    changes: list[Tensors]
+    notes: list[Memory]
+    told: Tensor
+    """Each client's mean loss, and whether a parameter of it is not finite."""
+
+
+def _results(groups: Sequence[_Trained]) -> Iterator[tuple[int, Result]]:
+    """Wait for the device, and yield positions and results."""
+    for group in groups:
+        means, broken = group.told.tolist()
+        for i, client in enumerate(group.clients):
             local = client.local
             if broken[i] or not math.isfinite(means[i]):
                 raise training_error(f"loss is {means[i]} or a parameter is not finite", local)
@@ -253,13 +259,12 @@ class CohortEngine:
                 client=client.work.assignment.client,
                 num_examples=local.data.num_examples,
                 num_steps=local.steps,
-                change=own[i],
+                change=group.changes[i],
                 buffers=local.buffers,
-                notes=notes[i],
+                notes=group.notes[i],
                 metrics={"loss": means[i]},
             )
-            results[client.position] = (upload, local.memory)
-        return results
+            yield client.position, (upload, local.memory)
 
 
 class _Batches:

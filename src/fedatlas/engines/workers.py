@@ -13,7 +13,7 @@ import sys
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -23,7 +23,6 @@ import torch
 
 from fedatlas.errors import FedatlasError
 from fedatlas.parts.types import Assignment, Tensors, Upload
-from fedatlas.training.meanwhile import Meanwhile
 
 if TYPE_CHECKING:
     from fedatlas.client.runner import ClientRunner
@@ -131,37 +130,51 @@ class WorkerPool:
                 process.start()
             theirs.close()
             self._processes.append(process)
+        self._busy: dict[Connection, deque[int]] = {connection: deque() for connection in self._connections}
+        """The positions of the tasks that each worker has, the first it does first."""
 
-    def run(self, tasks: Sequence[Task], meanwhile: Meanwhile | None = None) -> list[Any]:
-        """Return the tasks' results, in the tasks' order; the first error is raised when all workers are idle.
-
-        While workers are busy, what may be done meanwhile is.
-        """
+    def run(self, tasks: Sequence[Task]) -> list[Any]:
+        """Return the tasks' results, in the tasks' order."""
         results: list[Any] = [None] * len(tasks)
+        for position, result in self.start(tasks):
+            results[position] = result
+        return results
+
+    def start(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
+        """Hand out the first tasks, and return an iterator over positions and results as they arrive.
+
+        The first error is raised when all workers are idle.
+        """
+        self._drain()
         waiting = sorted(range(len(tasks)), key=lambda i: (tasks[i].cost, -i))
-        busy: dict[Connection, deque[int]] = {connection: deque() for connection in self._connections}
-        error: BaseException | None = None
         self._sends_ahead = True
-        while waiting or any(busy.values()):
-            if error is None:
-                self._hand_out(tasks, waiting, busy)
-            elif not any(busy.values()):
-                break
-            if meanwhile is not None:
-                meanwhile.catch_up()
+        self._hand_out(tasks, waiting)
+        return self._results(tasks, waiting)
+
+    def _results(self, tasks: Sequence[Task], waiting: list[int]) -> Iterator[tuple[int, Any]]:
+        error: BaseException | None = None
+        while any(self._busy.values()):
+            arrived = []
             for key, _ in self._selector.select():
                 ready: Connection = key.data
                 outcome = self._receive(ready)
-                index = busy[ready].popleft()
+                position = self._busy[ready].popleft()
                 if isinstance(outcome, BaseException):
                     error = error or outcome
                 else:
-                    results[index] = outcome
-                    if meanwhile is not None:
-                        meanwhile.take(outcome[0].client, outcome[0].change)
+                    arrived.append((position, outcome))
+            if error is None:
+                self._hand_out(tasks, waiting)
+                yield from arrived
         if error is not None:
             raise error
-        return results
+
+    def _drain(self) -> None:
+        """Wait for tasks whose results no one asked for any more."""
+        for connection, given in self._busy.items():
+            while given:
+                self._receive(connection)
+                given.popleft()
 
     def close(self) -> None:
         """End the processes."""
@@ -175,11 +188,11 @@ class WorkerPool:
                 process.join()
         self._connections, self._processes = [], []
 
-    def _hand_out(self, tasks: Sequence[Task], waiting: list[int], busy: dict[Connection, deque[int]]) -> None:
+    def _hand_out(self, tasks: Sequence[Task], waiting: list[int]) -> None:
         """Give every idle worker a task, and while there are many left also its next one, so that it need not wait."""
         for ahead in (0, 1) if self._sends_ahead else (0,):
-            for connection, given in busy.items():
-                if not waiting or len(given) != ahead or (ahead and len(waiting) < len(busy)):
+            for connection, given in self._busy.items():
+                if not waiting or len(given) != ahead or (ahead and len(waiting) < len(self._busy)):
                     continue
                 worker = self._connections.index(connection)
                 message = self._message(tasks[waiting[-1]], self._free[worker][-1])
@@ -263,7 +276,8 @@ def _work(
             arguments[0] = replace(arguments[0], shared=model[0].views, buffers=model[1].views)
         elif isinstance(arguments[0], dict):
             arguments[0], arguments[1] = model[0].views, model[1].views
-        runner.bench.outbox = slots[number][0].views
+        if method == "train":
+            arguments.append(slots[number][0].views)
         try:
             outcome: Any = getattr(runner, method)(*arguments)
             if isinstance(outcome, tuple) and isinstance(outcome[0], Upload):

@@ -103,6 +103,16 @@ class ClientScore:
         return self.num_correct / self.num_examples
 
 
+class InitialModel(NamedTuple):
+    """The model before the first round."""
+
+    shared: Tensors
+    buffers: Tensors
+    """The shared buffers (running statistics), where they are averaged."""
+    personal: frozenset[str]
+    """The names of the parameters and buffers that stay with each client."""
+
+
 def same_structure(one: Tensors, other: Tensors) -> bool:
     """Tell whether two dictionaries hold tensors of the same names and shapes."""
     return one.keys() == other.keys() and all(one[name].shape == other[name].shape for name in one)

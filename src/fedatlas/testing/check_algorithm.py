@@ -149,7 +149,7 @@ def _network(algorithm: Algorithm, model: Model, federation: Federation) -> nn.M
 def _check_disclosures(algorithm: Algorithm, play: Play) -> None:
     """What leaves a client is declared, and no part's introduction hides another's."""
     declared = {part.name for part in algorithm.parts() if part.discloses}
-    if silent := sorted(play.simulator.spoke - declared):
+    if silent := sorted(play.spoke - declared):
         what = f"clients send something under the name {silent[0]!r}, and no part of that name says what"
         raise failed(algorithm, "disclosures", what, "Set discloses = ('what leaves the client',) on it.")
     data = play.simulator.runner.data(play.federation.training_ids[0])
@@ -218,9 +218,9 @@ def _check_missing_answer(trial: _Trial) -> None:
         for in_vain in (True, False):
             play = trial.start()
             play.round(trial.num_clients)
-            play.simulator.lost, play.simulator.in_vain = trial.federation.training_ids[-1], in_vain
+            play.clients.lost, play.clients.in_vain = trial.federation.training_ids[-1], in_vain
             play.round(trial.num_clients)
-            play.simulator.lost = None
+            play.clients.lost = None
             play.round(trial.num_clients)
             plays.append(play)
     if where := _unlike(*plays):

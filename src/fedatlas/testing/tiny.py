@@ -19,8 +19,8 @@ from fedatlas.models.classifier import Classifier
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.types import Assignment, Memory, ServerState, Tensors, Upload
 from fedatlas.seeds import derive, generator
-from fedatlas.training.draws import Draws, SamplingError
-from fedatlas.training.rounds import RoundRecord, initial_state, play_round
+from fedatlas.training.draws import SamplingError
+from fedatlas.training.rounds import RoundRecord, initial_state, play
 
 Kind = Literal["features", "images"]
 ROUNDS = 4
@@ -78,41 +78,41 @@ def tiny_model(federation: Federation) -> nn.Module:
         return TinyNetwork(federation.data.inputs.shape[1], federation.num_classes, images=kind == "image")
 
 
-class WatchedSimulator(Simulator):
-    """A simulator that notes which parts of clients speak, and sees what they change in place."""
+def tiny_clients(algorithm: Algorithm, kind: Kind = "features") -> Simulator:
+    """Return the clients of a tiny federation, with a tiny model, ready to be played with."""
+    federation = tiny_federation(kind)
+    return Simulator(algorithm, algorithm.extend(tiny_model(federation)), federation, workers=1)
 
-    def __init__(self, algorithm: Algorithm, model: nn.Module, federation: Federation, workers: int) -> None:
-        work = LocalWork(batch_size=8)
-        # Without recording steps, which takes for granted what is checked here.
-        engine: Engine = "workers" if workers > 1 else "loop"
-        super().__init__(algorithm, model, federation, work=work, seed=SEED, workers=workers, engine=engine)
-        self.spoke = {name for client in self.roster for name in client.introduction}
-        """The names under which something left a client."""
+
+class Watched:
+    """Clients of which one may be lost, and whose parts may not change in place what they receive."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self.simulator, self.roster = simulator, simulator.roster
+        self.initial, self.prepare, self.commit = simulator.initial, simulator.prepare, simulator.commit
+        self.evaluate = simulator.evaluate
         self.lost: int | None = None
-        """The client whose answer does not arrive."""
+        """The client whose upload does not arrive."""
         self.in_vain = True
         """Whether that client trains all the same."""
-        self.arrived: Sequence[Upload] = ()
-        self.arrived_tensors: Tensors = {}
-        """Copies of what the last answers held."""
+        self.arrived: Tensors = {}
+        """Copies of the last uploads' tensors, as they arrived."""
 
     def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
-        """Survey, and note who spoke."""
+        """Return the clients' replies before training."""
         with self._untouched(assignments):
-            answers = super().survey(assignments)
-        self.spoke |= {name for answer in answers.values() for name, tensors in answer.items() if tensors}
-        return answers
+            return self.simulator.survey(assignments)
 
-    def train(self, assignments: Sequence[Assignment]) -> list[Upload]:
-        """Train, and note who spoke."""
+    def train(self, assignments: Sequence[Assignment]) -> Iterator[Upload]:
+        """Train, and return an iterator over the uploads."""
+        simulator = self.simulator
         with self._untouched(assignments):
             for assignment in assignments:
                 if assignment.client == self.lost and self.in_vain:
-                    self.runner.train(assignment, self.memory.get(assignment.client, {}))
-            uploads = super().train([a for a in assignments if a.client != self.lost])
-        self.spoke |= {name for upload in uploads for name in upload.notes}
-        self.arrived, self.arrived_tensors = uploads, copies(answer_tensors(uploads))
-        return uploads
+                    simulator.runner.train(assignment, simulator.memory.get(assignment.client, {}))
+            uploads = list(simulator.train([a for a in assignments if a.client != self.lost]))
+        self.arrived = copies(answer_tensors(uploads))
+        return iter(uploads)
 
     @contextmanager
     def _untouched(self, assignments: Sequence[Assignment]) -> Iterator[None]:
@@ -120,14 +120,14 @@ class WatchedSimulator(Simulator):
             found: Tensors = {}
             for a in assignments:
                 found |= named("shared", a.shared) | named("buffer", a.buffers) | flat(f"note to {a.client}", a.notes)
-                found |= flat(f"memory of client {a.client}", self.memory.get(a.client, {}))
+                found |= flat(f"memory of client {a.client}", self.simulator.memory.get(a.client, {}))
             return found
 
         before = copies(received())
         yield
         if where := difference(before, received()):
             raise failed(
-                self.runner.algorithm,
+                self.simulator.runner.algorithm,
                 "received tensors",
                 f"a client changed what it was given in place: {where}",
                 "Replace entries of local.memory by new tensors, and leave what the server sent alone.",
@@ -135,31 +135,36 @@ class WatchedSimulator(Simulator):
 
 
 class Play:
-    """One play of an algorithm, round by round; what a round was given must be as it was after it."""
+    """One play of an algorithm, round by round; a round may not change in place what it was given."""
 
     def __init__(self, algorithm: Algorithm, model: nn.Module, federation: Federation, workers: int = 1) -> None:
         self.algorithm, self.federation = algorithm, federation
-        self.simulator = WatchedSimulator(algorithm, copy.deepcopy(model), federation, workers)
-        shared, buffers = self.simulator.runner.bench.shared()
-        self.state = initial_state(algorithm, shared, buffers, self.simulator.roster)
+        # Without captured steps, which take for granted what is checked here.
+        engine: Engine = "workers" if workers > 1 else "loop"
+        network, work = copy.deepcopy(model), LocalWork(batch_size=8)
+        self.simulator = Simulator(algorithm, network, federation, work=work, seed=SEED, workers=workers, engine=engine)
+        self.clients = Watched(self.simulator)
+        self.state = initial_state(algorithm, self.clients)
         self.records: list[RoundRecord] = []
+        self.spoke = {name for client in self.simulator.roster for name in client.introduction}
+        """The names under which something left a client."""
 
     def round(self, cohort_size: int) -> None:
         """Play a round and look at all that it left."""
         last = self.state
         before = copies(state_tensors(last))
-        draws = Draws(self.algorithm.sampler, self.simulator.roster, cohort_size, SEED)
+        rounds = play(self.algorithm, self.clients, rounds=ROUNDS, cohort_size=cohort_size, seed=SEED, state=last)
         try:
-            self.state, record = play_round(
-                self.algorithm, last, self.simulator.roster, self.simulator, draws, rounds=ROUNDS
-            )
+            found = next(rounds)
         except SamplingError as error:
             raise failed(self.algorithm, "sampling", str(error)) from error
-        self.simulator.commit()
-        self.records.append(record)
+        self.state = found.state
+        self.records.append(found.record)
+        self.spoke |= {name for reply in found.surveys.values() for name, tensors in reply.items() if tensors}
+        self.spoke |= {name for upload in found.uploads for name in upload.notes}
         self._check_unchanged(before, state_tensors(last), "the server changed the last round's state in place")
-        arrived = answer_tensors(self.simulator.arrived)
-        self._check_unchanged(self.simulator.arrived_tensors, arrived, "the server changed an answer in place")
+        arrived = answer_tensors(found.uploads)
+        self._check_unchanged(self.clients.arrived, arrived, "the server changed an answer in place")
         self._check_form()
 
     def tensors(self) -> Tensors:
@@ -186,7 +191,7 @@ class Play:
             if not bool(sound.all()):
                 what = f"{key} is not finite after round {self.state.round}"
                 raise failed(self.algorithm, "finite", what, "Guard divisions, logarithms and powers.")
-        start = self.simulator.runner.bench.initial
+        start = self.simulator.initial().shared
         for name, tensor in self.state.shared.items():
             if tensor.shape != start[name].shape or tensor.dtype != start[name].dtype:
                 what = f"{name} became {tensor.dtype} of shape {tuple(tensor.shape)}"

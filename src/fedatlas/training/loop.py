@@ -2,54 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from torch import Tensor
-
-from fedatlas.client.runner import ClientRunner
 from fedatlas.client.timing import Stopwatch
 from fedatlas.data.federation import Federation
 from fedatlas.errors import TrainingError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.types import ClientInfo, ClientScore, Memory
+from fedatlas.parts.types import ClientScore, Memory
 from fedatlas.runs.writer import RunWriter
 from fedatlas.seeds import Seeds
-from fedatlas.training.draws import Draws
+from fedatlas.training.clients import SavedClients
 from fedatlas.training.metrics import summarize
 from fedatlas.training.progress import Progress
-from fedatlas.training.rounds import RoundRecord, Transport, initial_state, play_round
+from fedatlas.training.rounds import Round, RoundRecord, initial_state, play
 from fedatlas.training.settings import TrainingPlan
-
-
-class Host(Transport, Protocol):
-    """What a training loop asks of the place where clients run, beyond running them."""
-
-    runner: ClientRunner
-    """Its workbench says how parameters begin and which are personal."""
-    roster: list[ClientInfo]
-    memory: MutableMapping[int, Memory]
-    """What is kept of each client in a checkpoint."""
-    changed: set[int]
-    """Clients of whom it changed since somebody last cleared this set."""
-
-    def place(self, tensor: Tensor) -> Tensor:
-        """Return a tensor that was read from a file where, and laid out as, the model's own are."""
-        ...
-
-    def commit(self) -> None:
-        """Take over what clients remember after a round that was played to its end."""
-        ...
-
-    def remarks(self) -> dict[str, Any]:
-        """Return what the record of the round shall also say."""
-        ...
-
-    def fallbacks(self) -> dict[str, int]:
-        """Return why clients were left to a slower way of running them, and how often."""
-        ...
 
 
 class TrainingLoop:
@@ -59,7 +27,7 @@ class TrainingLoop:
         self,
         algorithm: Algorithm,
         federation: Federation,
-        host: Host,
+        clients: SavedClients,
         plan: TrainingPlan,
         seeds: Seeds,
         writer: RunWriter,
@@ -67,34 +35,31 @@ class TrainingLoop:
         *,
         put_off: Callable[[], None] | None = None,
     ) -> None:
-        """Take what may be done while clients train, once, in ``put_off``."""
-        self.algorithm, self.federation, self.host = algorithm, federation, host
+        """Take work that may be done while clients train, once, as ``put_off``."""
+        self.algorithm, self.federation, self.clients = algorithm, federation, clients
         self.plan, self.seeds, self.writer, self.progress = plan, seeds, writer, progress
         self.domains = {i: client.domain for i, client in enumerate(federation.clients)}
         self.about: list[dict[str, Any]] = [
             {"client": client.name, "domain": client.domain, "held_out": client.held_out} for client in federation
         ]
-        shared, buffers = host.runner.bench.shared()
-        self.state = initial_state(algorithm, shared, buffers, host.roster)
-        cohort_size = plan.cohort_size(len(federation.training_ids))
-        self.draws = Draws(algorithm.sampler, host.roster, cohort_size, seeds.sampling)
-        self.watch = Stopwatch()
+        self.has_personal = bool(clients.initial().personal)
+        self.state = initial_state(algorithm, clients)
         self.saved_round = 0
         self.complete_round = 0
-        """The last round of which all is written."""
+        """The last round whose records are all written."""
         self._unwritten = put_off
+        self._watch = Stopwatch()
 
     def run(self) -> None:
         """Play the rounds that are left."""
         self.writer.begin()
         self._restore()
-        self.watch = Stopwatch()
         try:
             with self.progress:
-                while self.state.round < self.plan.rounds:
-                    self._round()
+                for found in self._rounds():
+                    self._finish(found)
         except (KeyboardInterrupt, TrainingError):
-            # What clients remember and what the server holds belong together only at the end of a round.
+            # The clients' memory and the server's state belong together only at the end of a round.
             self._write_up()
             if self.complete_round == self.state.round > self.saved_round:
                 self._save()
@@ -103,51 +68,54 @@ class TrainingLoop:
         if self.saved_round < self.state.round:
             self._save()
 
+    def _rounds(self) -> Iterator[Round]:
+        return play(
+            self.algorithm,
+            self.clients,
+            rounds=self.plan.rounds,
+            cohort_size=self.plan.cohort_size(len(self.federation.training_ids)),
+            seed=self.seeds.sampling,
+            state=self.state,
+            test_own=lambda number: self.plan.test_own and self._is_evaluated(number),
+            while_training=self._write_up,
+        )
+
+    def _is_evaluated(self, number: int) -> bool:
+        return number == self.plan.rounds or number % self.plan.evaluate_every == 0
+
     def _restore(self) -> None:
         checkpoint = None
         limit = self.plan.memory_bytes()
-        self.host.memory = self.writer.checkpoints.memories(limit, self.host.place)
+        self.clients.memory = self.writer.checkpoints.memories(limit, self.clients.place)
         if self.writer.checkpoints.exists():
-            checkpoint = self.writer.checkpoints.load(self.host.place, limit)
+            checkpoint = self.writer.checkpoints.load(self.clients.place, limit)
             self.writer.checkpoints.clear_leftovers()
             memory: Memory = {key: {} for key in self.state.memory} | checkpoint.state.memory
             self.state = replace(checkpoint.state, memory=memory)
-            self.host.memory = checkpoint.clients
+            self.clients.memory = checkpoint.clients
             self.saved_round = self.complete_round = self.state.round
         self.writer.open(checkpoint)
         self.progress.start_from(self.state.round)
 
-    def _round(self) -> None:
-        began, watch = time.perf_counter(), self.watch
-        number = self.state.round + 1
-        last = number == self.plan.rounds
-        evaluated = last or number % self.plan.evaluate_every == 0
-        state, record = play_round(
-            self.algorithm,
-            self.state,
-            self.host.roster,
-            self.host,
-            self.draws,
-            rounds=self.plan.rounds,
-            test_own=self.plan.test_own and evaluated,
-            watch=watch,
-            put_off=self._write_up,
-        )
-        self.state = state
-        self.host.commit()
-        watch.lap("memory")
-        trained = time.perf_counter()
-        scores = self._evaluate() if evaluated else []
-        tested = time.perf_counter()
+    def _finish(self, found: Round) -> None:
+        """Evaluate a round, prepare its records and save what is due."""
+        self.state, record = found.state, found.record
+        # The time since the last round was spent there and is counted by it.
+        watch = Stopwatch()
+        scores = self._evaluate() if self._is_evaluated(record.round) else []
         watch.lap("evaluation")
         summary, line = self._summary(record, scores)
         watch.lap("records")
-        timing: dict[str, Any] = {"round": state.round, "train": trained - began, "evaluate": tested - trained}
-        # What comes after this line, a checkpoint, is counted in the next one.
-        timing["stages"] = watch.taken()
+        timing: dict[str, Any] = {
+            "round": record.round,
+            "train": sum(found.seconds.values()),
+            "evaluate": watch.seconds["evaluation"],
+        }
+        # A checkpoint, which is written after this line, is counted in the next one.
+        timing["stages"] = _added(found.seconds, watch.taken(), self._watch.taken())
         if record.client_seconds:
             timing["clients"] = record.client_seconds
-        if fallbacks := self.host.fallbacks():
+        if fallbacks := self.clients.fallbacks():
             timing["fallbacks"] = fallbacks
 
         def write() -> None:
@@ -156,12 +124,14 @@ class TrainingLoop:
             self.complete_round = record.round
 
         self._unwritten = write
-        if last or state.round % (self.plan.checkpoint_every or self.plan.evaluate_every) == 0:
+        self._watch = watch
+        every = self.plan.checkpoint_every or self.plan.evaluate_every
+        if record.round == self.plan.rounds or record.round % every == 0:
             self._write_up()
             watch.lap("records")
             self._save()
             watch.lap("checkpoints")
-        self.progress.advance(state.round, summary)
+        self.progress.advance(record.round, summary)
         watch.lap("records")
 
     def _write_up(self) -> None:
@@ -172,7 +142,8 @@ class TrainingLoop:
 
     def _evaluate(self) -> list[ClientScore]:
         try:
-            return list(self.host.evaluate(self.state.shared, self.state.buffers, range(len(self.federation))))
+            everyone = range(len(self.federation))
+            return list(self.clients.evaluate(self.state.shared, self.state.buffers, everyone, round=self.state.round))
         except TrainingError as error:
             raise TrainingError(
                 f"{error.message}: the model broke in this round. Lower the learning rate.",
@@ -192,9 +163,8 @@ class TrainingLoop:
         }
         summary: dict[str, Any] = {}
         if scores:
-            personal = bool(self.host.runner.bench.personal)
             line["tested"] = {
-                "model": "the aggregated shared parameters" + (" with each client's own" if personal else ""),
+                "model": "the aggregated shared parameters" + (" with each client's own" if self.has_personal else ""),
                 "data": "each client's test part",
                 "clients": "all, held-out ones apart",
             }
@@ -204,7 +174,7 @@ class TrainingLoop:
                 line["held_out"] = held_out
         if record.own:
             line["own"] = summarize(record.own, self.domains)
-        return summary, line | self.host.remarks()
+        return summary, {**line, **self.clients.remarks(record.round)}
 
     def _write(self, record: RoundRecord, scores: list[ClientScore], line: dict[str, Any]) -> None:
         """Write a round's line and those of its clients."""
@@ -224,9 +194,18 @@ class TrainingLoop:
         self.writer.write("clients.jsonl", lines)
 
     def _save(self) -> None:
-        self.writer.save(self.state, self.host.memory, self.host.changed)
-        self.host.changed.clear()
+        self.writer.save(self.state, self.clients.memory, self.clients.changed)
+        self.clients.changed.clear()
         self.saved_round = self.state.round
+
+
+def _added(*stages: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds of each stage, added up."""
+    total: dict[str, float] = {}
+    for seconds in stages:
+        for stage, value in seconds.items():
+            total[stage] = total.get(stage, 0.0) + value
+    return total
 
 
 def _mean_loss(record: RoundRecord) -> float | None:

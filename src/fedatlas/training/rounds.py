@@ -3,17 +3,21 @@
 1 choose who takes part        sampler
 2 ask them, where needed       objective.survey -> server.gather
 3 brief them                   server.note
-4 train                        the transport decides where: loop, worker processes, other machines
-5 weigh the answers            weighting
+4 train                        the clients decide where: loop, worker processes, other machines
+5 weigh the uploads            weighting
 6 turn changes into a change   server.apply
 7 remember                     sampler.observe
+
+``play`` yields one finished round after another: to log, to watch or to stop is the body of a ``for``.
 """
+
+from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,162 +37,220 @@ from fedatlas.parts.types import (
     Tensors,
     Upload,
 )
+from fedatlas.training.clients import Clients
 from fedatlas.training.draws import Draws
-from fedatlas.training.meanwhile import Foreseen, Meanwhile
-
-
-class Transport(Protocol):
-    """Where clients run. What a client remembers stays with the transport."""
-
-    meanwhile: Meanwhile
-    """What may be done while clients train; set for each round."""
-
-    def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
-        """Return what clients answer before training, by client id."""
-        ...
-
-    def train(self, assignments: Sequence[Assignment]) -> Sequence[Upload]:
-        """Return the uploads of the clients that answered."""
-        ...
-
-    def evaluate(self, shared: Tensors, buffers: Tensors, clients: Sequence[int]) -> Sequence[ClientScore]:
-        """Return how the shared model, with each client's own parameters, does on the clients' test parts."""
-        ...
+from fedatlas.training.running_sum import Foreseen, RunningSum
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:
-    """What happened in a round."""
+    """What happened in a round, as a run's folder keeps it."""
 
     round: int
     cohort: tuple[int, ...]
     """The clients that were drawn, by id."""
     weights: Mapping[int, float]
-    """How much each answer counted; a client missing here did not answer."""
+    """How much each upload counted; a client that is missing here did not answer."""
     losses: Mapping[int, float]
     """Mean training loss of each client that answered and took a step."""
     own: tuple[ClientScore, ...] = ()
     """How each client's own model did before the server averaged, where asked for."""
     client_seconds: Mapping[str, float] = field(default_factory=dict)
-    """What took how long in the clients' training, all clients together, where they measured it."""
+    """Seconds by stage of the clients' training, all clients together, where they measured them."""
 
 
-def initial_state(algorithm: Algorithm, shared: Tensors, buffers: Tensors, roster: Roster) -> ServerState:
+class Round(NamedTuple):
+    """One finished round."""
+
+    state: ServerState
+    """The server's state after the round."""
+    record: RoundRecord
+    assignments: list[Assignment]
+    """What the server sent to each client of the round."""
+    uploads: list[Upload]
+    """The clients' uploads, by client id. The list is emptied when the next round begins."""
+    surveys: dict[int, Memory]
+    """The clients' replies before training, by client id. It is emptied when the next round begins."""
+    seconds: Mapping[str, float]
+    """Seconds by stage, server side."""
+
+
+def initial_state(algorithm: Algorithm, clients: Clients) -> ServerState:
     """Return the server's state before the first round."""
-    memory = {key: part.init(shared, roster) for key, part in algorithm.server_parts()}
+    shared, buffers, _ = clients.initial()
+    memory = {key: part.init(shared, clients.roster) for key, part in algorithm.server_parts()}
     for rule in algorithm.server:
-        buffers = rule.initial_buffers(buffers, roster)
+        buffers = rule.initial_buffers(buffers, clients.roster)
     return ServerState(round=0, shared=shared, buffers=buffers, memory=memory)
 
 
-def play_round(
+def play(
     algorithm: Algorithm,
-    state: ServerState,
-    roster: Roster,
-    transport: Transport,
-    draws: Draws,
+    clients: Clients,
     *,
     rounds: int,
-    test_own: bool = False,
-    watch: Stopwatch | None = None,
-    put_off: Callable[[], object] | None = None,
-) -> tuple[ServerState, RoundRecord]:
-    """Play the next round and return the new state and what happened.
+    cohort_size: int | None = None,
+    seed: int = 0,
+    state: ServerState | None = None,
+    test_own: Callable[[int], bool] | None = None,
+    while_training: Callable[[], object] | None = None,
+) -> Iterator[Round]:
+    """Play rounds up to number ``rounds`` and yield each when it is finished.
 
-    ``test_own`` scores clients' own models too; ``watch`` is told when a stage ends. ``put_off`` is done while clients
-    train, or when they have.
+    Args:
+        cohort_size: clients in a round; None is all that may train.
+        seed: of the sampling.
+        state: where to go on; None is the beginning.
+        test_own: whether clients also test their own models in a round, by its number.
+        while_training: called once a round, when its clients have begun to train.
+
+    >>> from fedatlas.algorithms import fedavg
+    >>> from fedatlas.testing.tiny import tiny_clients
+    >>> [len(round.uploads) for round in play(fedavg(), tiny_clients(fedavg()), rounds=2)]
+    [6, 6]
     """
-    watch = watch or Stopwatch()
-    number = state.round + 1
-    memory = dict(state.memory)
+    state = state if state is not None else initial_state(algorithm, clients)
+    if cohort_size is None:
+        cohort_size = sum(not client.held_out for client in clients.roster)
+    table = _Table(algorithm, clients, Draws(algorithm.sampler, clients.roster, cohort_size, seed), rounds)
+    while state.round < rounds:
+        number = state.round + 1
+        found = table.play(state, test_own is not None and test_own(number), while_training)
+        yield found
+        state = found.state
+        # An upload may be in memory that the next round needs.
+        found.uploads.clear()
+        found.surveys.clear()
+        del found
 
-    sampler = f"sampler/{algorithm.sampler.name}"
-    drawn, memory[sampler] = draws.draw(number, memory[sampler])
-    times = Counter(drawn)
-    chosen = [roster[i] for i in sorted(times)]
-    watch.lap("sampling")
 
-    def assignments() -> list[Assignment]:
+class _Table:
+    """Who plays, and by which rules."""
+
+    def __init__(self, algorithm: Algorithm, clients: Clients, draws: Draws, rounds: int) -> None:
+        self.algorithm, self.clients, self.draws, self.rounds = algorithm, clients, draws, rounds
+        self.roster: Roster = clients.roster
+        self.sampler = f"sampler/{algorithm.sampler.name}"
+        self.foreseeable = all(link.foreseeable for link in algorithm.weighting)
+
+    def play(self, state: ServerState, test_own: bool, while_training: Callable[[], object] | None) -> Round:
+        """Play the next round."""
+        watch, number, memory = Stopwatch(), state.round + 1, dict(state.memory)
+        drawn, memory[self.sampler] = self.draws.draw(number, memory[self.sampler])
+        times = Counter(drawn)
+        chosen = [self.roster[i] for i in sorted(times)]
+        watch.lap("sampling")
+        surveys = self._survey(state, memory, chosen)
+        if self.algorithm.surveys:
+            watch.lap("surveys")
+
+        cohort = Cohort(
+            round=number,
+            rounds=self.rounds,
+            roster=self.roster,
+            uploads=(),
+            draws=times,
+            shared=state.shared,
+            lr=self.algorithm.optimizer.lr_at(number, self.rounds),
+        )
+        assignments = self._assignments(state, memory, chosen, test_own)
+        arriving = self.clients.train(assignments)
+        watch.lap("training")
+        if while_training is not None:
+            while_training()
+        watch.lap("records")
+        self._look_ahead(number, memory)
+        running = RunningSum((lambda: self._foresee(chosen, cohort, memory)) if self.foreseeable else None)
+        uploads: list[Upload] = []
+        for upload in arriving:
+            running.add(upload.client, upload.change)
+            uploads.append(upload)
+        uploads.sort(key=lambda upload: upload.client)
+        watch.lap("training")
+        if not uploads:
+            record = RoundRecord(round=number, cohort=tuple(sorted(drawn)), weights={}, losses={})
+            after = replace(state, round=number, memory=memory)
+        else:
+            cohort = replace(cohort, uploads=uploads)
+            weights, weighed = running.weights(uploads) or _weigh(self.algorithm, cohort, memory)
+            memory |= weighed
+            watch.lap("weighting")
+            change = running.total(uploads, weights) or mean_change(uploads, weights)
+            after = self._apply(state, cohort, weights, change, memory)
+            record = _record(cohort, drawn, weights)
+        watch.lap("aggregation")
+        self.clients.commit()
+        watch.lap("memory")
+        return Round(after, record, assignments, uploads, surveys, watch.seconds)
+
+    def _assignments(
+        self, state: ServerState, memory: Memory, chosen: Sequence[ClientInfo], test_own: bool = False
+    ) -> list[Assignment]:
         return [
             Assignment(
-                round=number,
-                rounds=rounds,
+                round=state.round + 1,
+                rounds=self.rounds,
                 client=client.id,
                 shared=state.shared,
                 buffers=state.buffers,
-                notes=_notes(algorithm, memory, client),
+                notes=_notes(self.algorithm, memory, client),
                 test_own=test_own,
             )
             for client in chosen
         ]
 
-    if algorithm.surveys:
-        answers = transport.survey(assignments())
-        for rule in algorithm.server:
-            said = {client: notes[rule.name] for client, notes in sorted(answers.items()) if rule.name in notes}
-            if said:
-                memory[f"server/{rule.name}"] = rule.gather(memory[f"server/{rule.name}"], said, roster)
-        watch.lap("surveys")
+    def _survey(self, state: ServerState, memory: Memory, chosen: Sequence[ClientInfo]) -> dict[int, Memory]:
+        """Ask the clients before they train, and let the server's rules gather their replies."""
+        if not self.algorithm.surveys:
+            return {}
+        replies = dict(sorted(self.clients.survey(self._assignments(state, memory, chosen)).items()))
+        for rule in self.algorithm.server:
+            told = {client: notes[rule.name] for client, notes in replies.items() if rule.name in notes}
+            if told:
+                key = f"server/{rule.name}"
+                memory[key] = rule.gather(memory[key], told, self.roster)
+        return replies
 
-    lr = algorithm.optimizer.lr_at(number, rounds)
+    def _look_ahead(self, number: int, memory: Memory) -> None:
+        """Draw the next round's clients while this one's train, and let them be made ready."""
+        if number < self.rounds:
+            coming = self.draws.look_ahead(number + 1, memory[self.sampler])
+            if coming is not None:
+                self.clients.prepare(number + 1, sorted(set(coming)))
 
-    def cohort_of(uploads: Sequence[Upload]) -> Cohort:
-        return Cohort(
-            round=number, rounds=rounds, roster=roster, uploads=uploads, draws=times, shared=state.shared, lr=lr
-        )
-
-    def foresee() -> Foreseen:
+    def _foresee(self, chosen: Sequence[ClientInfo], cohort: Cohort, memory: Memory) -> Foreseen:
+        """Return the weights that the chosen clients will have if all answer."""
         expected = [
             Upload(client=client.id, num_examples=client.num_examples, num_steps=0, change={}, buffers={})
             for client in chosen
         ]
-        return Foreseen(
-            {client.id: client.num_examples for client in chosen}, *_weigh(algorithm, cohort_of(expected), memory)
-        )
+        weighed = _weigh(self.algorithm, replace(cohort, uploads=expected), memory)
+        return Foreseen({client.id: client.num_examples for client in chosen}, *weighed)
 
-    def catch_up() -> None:
-        if put_off is not None:
-            put_off()
-        if number < rounds and (coming := draws.look_ahead(number + 1, memory[sampler])) is not None:
-            meanwhile.upcoming = number + 1, tuple(sorted(set(coming)))
+    def _apply(
+        self, state: ServerState, cohort: Cohort, weights: Tensor, change: Tensors, memory: Memory
+    ) -> ServerState:
+        """Return the state after the server's rules have seen the weighted change."""
+        for rule in self.algorithm.server:
+            key = f"server/{rule.name}"
+            change, memory[key] = rule.apply(change, memory[key], cohort)
+        # As changes, so that a buffer that no client changed keeps its bits.
+        moved = [add(upload.buffers, state.buffers, -1.0) for upload in cohort.uploads] if state.buffers else []
+        buffers = add(state.buffers, weighted_sum(moved, weights)) if moved else {}
+        memory[self.sampler] = self.algorithm.sampler.observe(memory[self.sampler], cohort)
+        return ServerState(round=cohort.round, shared=add(state.shared, change), buffers=buffers, memory=memory)
 
-    foreseeable = all(link.foreseeable for link in algorithm.weighting)
-    meanwhile = transport.meanwhile = Meanwhile(foresee if foreseeable else None, catch_up)
-    uploads = sorted(transport.train(assignments()), key=lambda upload: upload.client)
-    watch.lap("training")
-    meanwhile.catch_up()
-    watch.lap("records")
-    if not uploads:
-        meanwhile.let_go()
-        skipped = RoundRecord(round=number, cohort=tuple(sorted(drawn)), weights={}, losses={})
-        return replace(state, round=number, memory=memory), skipped
 
-    cohort = cohort_of(uploads)
-    weights, weighed = meanwhile.weighed(uploads) or _weigh(algorithm, cohort, memory)
-    memory |= weighed
-    watch.lap("weighting")
-
-    change = meanwhile.mean(uploads, weights) or mean_change(uploads, weights)
-    meanwhile.let_go()
-    for rule in algorithm.server:
-        key = f"server/{rule.name}"
-        change, memory[key] = rule.apply(change, memory[key], cohort)
-    # As changes, so that a buffer that nobody changed keeps its bits.
-    moved = [add(upload.buffers, state.buffers, -1.0) for upload in uploads] if state.buffers else []
-    buffers = add(state.buffers, weighted_sum(moved, weights)) if moved else {}
-    memory[sampler] = algorithm.sampler.observe(memory[sampler], cohort)
-
-    record = RoundRecord(
-        round=number,
+def _record(cohort: Cohort, drawn: Sequence[int], weights: Tensor) -> RoundRecord:
+    uploads = cohort.uploads
+    return RoundRecord(
+        round=cohort.round,
         cohort=tuple(sorted(drawn)),
         weights={u.client: w for u, w in zip(uploads, weights.tolist(), strict=True)},
         losses={u.client: u.metrics["loss"] for u in uploads if u.num_steps},
         own=tuple(u.score for u in uploads if u.score is not None),
         client_seconds=client_seconds(uploads),
     )
-    shared = add(state.shared, change)
-    watch.lap("aggregation")
-    return ServerState(round=number, shared=shared, buffers=buffers, memory=memory), record
 
 
 def _weigh(algorithm: Algorithm, cohort: Cohort, memory: Memory) -> tuple[Tensor, Memory]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from fedatlas.client.machine import physical_memory
 from fedatlas.client.work import LocalWork
-from fedatlas.engines.machine import physical_memory
 from fedatlas.errors import UsageError, expect_numbers
 from fedatlas.seeds import Seeds
 from fedatlas.training.draws import check_cohort_size

@@ -20,10 +20,10 @@ from fedatlas.atlas.client2vec.network import DSAIGN, IndexSettings
 from fedatlas.atlas.client2vec.train_federated import train_federated
 from fedatlas.atlas.client2vec.train_global import train_globally
 from fedatlas.atlas.encoders.base import Embeddings
+from fedatlas.client.machine import keep_freed_memory
 from fedatlas.client.precision import products_like_convolutions
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
-from fedatlas.engines.machine import keep_freed_memory
 from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.seeds import derive, numpy_generator, repeatable
 from fedatlas.training.progress import make_progress

@@ -17,9 +17,8 @@ from fedatlas.parts.context import ClientContext
 from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import Adam
 from fedatlas.parts.types import Batch, Output
-from fedatlas.training.draws import Draws
 from fedatlas.training.progress import Progress
-from fedatlas.training.rounds import initial_state, play_round
+from fedatlas.training.rounds import play
 from fedatlas.training.train import TrainingPlan
 
 
@@ -77,12 +76,10 @@ def train_federated(
         Simulator(algorithm, network, pairs, work=work, seed=seed, device=device, workers=workers) as simulator,
         progress,
     ):
-        bench = simulator.runner.bench
-        state = initial_state(algorithm, *bench.shared(), simulator.roster)
-        draws = Draws(algorithm.sampler, simulator.roster, cohort_size, seed)
-        while state.round < rounds:
-            state, record = play_round(algorithm, state, simulator.roster, simulator, draws, rounds=rounds)
-            simulator.commit()
+        played = play(algorithm, simulator, rounds=rounds, cohort_size=cohort_size, seed=seed)
+        loss = 0.0
+        for state, record, *_ in played:
+            loss = sum(record.weights[client] * own for client, own in record.losses.items())
             progress.advance(state.round, {})
-        bench.load(state.shared, state.buffers, {})
-    return sum(record.weights[client] * loss for client, loss in record.losses.items())
+        simulator.runner.bench.load(state.shared, state.buffers, {})
+    return loss

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from fedatlas.atlas.encoders.cache import cache_file, content_key, read_tensors, warn_unwritten, write_tensors
 from fedatlas.atlas.encoders.inputs import shown_batches, training_examples
+from fedatlas.client.machine import keep_freed_memory
 from fedatlas.data.dataset import Dataset, all_finite
 from fedatlas.data.federation import Federation
-from fedatlas.engines.machine import keep_freed_memory
 from fedatlas.errors import DataError, UsageError
 from fedatlas.training.progress import make_progress
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -19,9 +18,8 @@ from fedatlas.client.work import LocalWork
 from fedatlas.engines.simulator import Simulator
 from fedatlas.flower.protocol.data_form import DataForm, Member
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.types import Assignment, Memory, Tensors, Upload
-from fedatlas.training.draws import Draws
-from fedatlas.training.rounds import initial_state, play_round
+from fedatlas.parts.types import Memory, Tensors
+from fedatlas.training.rounds import play
 
 SIZES = (6, 11, 1, 7)
 """Examples of the made-up clients; a part may have nothing to say of a single one."""
@@ -88,41 +86,22 @@ def expect(algorithm: Algorithm, network: nn.Module, form: DataForm, members: Se
     """Return what an algorithm's clients will send."""
     trained = [member for member in members if not member.held_out][: len(SIZES)]
     federation = form.stand_in(trained, SIZES[: len(trained)])
-    listener = _Listener(algorithm, copy.deepcopy(network), federation, work=LocalWork(batch_size=4), workers=1)
-    # What a part knows of a client, such as its row in an atlas, may go by its true size.
-    listener.roster = [replace(c, num_examples=m.num_train) for c, m in zip(listener.roster, trained, strict=True)]
-    shared, buffers = listener.runner.bench.shared()
-    state = initial_state(algorithm, shared, buffers, listener.roster)
-    draws = Draws(algorithm.sampler, listener.roster, len(trained), seed=0)
-    for _ in range(ROUNDS):
-        state, _ = play_round(algorithm, state, listener.roster, listener, draws, rounds=ROUNDS)
-        listener.commit()
+    with Simulator(algorithm, copy.deepcopy(network), federation, work=LocalWork(batch_size=4), workers=1) as clients:
+        # What a part knows of a client, such as its row in an atlas, may go by its true size.
+        clients.roster = [replace(c, num_examples=m.num_train) for c, m in zip(clients.roster, trained, strict=True)]
+        shared, buffers, _ = clients.initial()
+        notes: list[Memory] = []
+        surveys: list[Memory] = []
+        for found in play(algorithm, clients, rounds=ROUNDS):
+            notes += [upload.notes for upload in found.uploads]
+            surveys += found.surveys.values()
     return Expectations(
         change=shapes(shared),
         buffers=shapes(buffers),
-        notes=_said(listener.notes),
-        surveys=_said(listener.surveys),
-        introductions=_said(client.introduction for client in listener.roster),
+        notes=_said(notes),
+        surveys=_said(surveys),
+        introductions=_said(client.introduction for client in clients.roster),
     )
-
-
-class _Listener(Simulator):
-    """Writes down all that clients say."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.notes: list[Memory] = []
-        self.surveys: list[Memory] = []
-
-    def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
-        answers = super().survey(assignments)
-        self.surveys += answers.values()
-        return answers
-
-    def train(self, assignments: Sequence[Assignment]) -> list[Upload]:
-        uploads = super().train(assignments)
-        self.notes += [upload.notes for upload in uploads]
-        return uploads
 
 
 def _said(answers: Iterable[Memory]) -> Said:

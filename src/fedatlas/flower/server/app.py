@@ -27,7 +27,7 @@ from fedatlas.flower.protocol.expectations import expect
 from fedatlas.flower.server.atlas import NetworkAtlas
 from fedatlas.flower.server.exchange import Conversation, NetworkSettings
 from fedatlas.flower.server.newcomers import adapt_newcomers
-from fedatlas.flower.server.transport import FlowerTransport
+from fedatlas.flower.server.transport import FlowerClients
 from fedatlas.parts.types import Memory
 from fedatlas.runs.files import atomic_write, memory_from_bytes, memory_to_bytes
 from fedatlas.runs.run import ATLAS, RESOLVED, Run
@@ -93,16 +93,13 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
     network = make_model(choices.model, choices.model_options, federation, algorithm, seeds.model)
     with repeatable(torch.device("cpu")):
         expected = expect(algorithm, network, form, members)
-        transport = FlowerTransport(
+        clients = FlowerClients(
             conversation,
             algorithm,
             network,
-            federation,
             members,
             expected,
             about={"run": identity, "atlas": atlas_form(atlas), **form.values()},
-            work=choices.work,
-            seed=seeds.batches,
         )
         resolved = resolve(federation, algorithm, network, choices)
         resolved |= {"federation": _described(members, form), "identity": identity}
@@ -110,13 +107,13 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
             "machine": {**machine(torch.device("cpu"), 1, "flower"), "network": asdict(settings)},
             "versions": versions(),
         }
-        said = transport.introduce(_read_introductions(folder) if before else None)
+        said = clients.introduce(_read_introductions(folder) if before else None)
         writer = RunWriter(folder, resolved, config=config.to_toml(), resume=before is not None)
         try:
             writer.begin()
             _write_introductions(folder, said)
-            _write_before(folder, transport.remarks())
-            TrainingLoop(algorithm, federation, transport, plan, seeds, writer, Narrator(plan.rounds)).run()
+            _write_before(folder, clients.remarks(0))
+            TrainingLoop(algorithm, federation, clients, plan, seeds, writer, Narrator(plan.rounds)).run()
         finally:
             writer.close()
     return Run(folder)

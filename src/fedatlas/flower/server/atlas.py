@@ -18,7 +18,7 @@ from torch import Tensor
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.client2vec.index import EPOCHS, index_seed
 from fedatlas.atlas.client2vec.network import DSAIGN
-from fedatlas.atlas.client2vec.train_federated import index_algorithm, index_work
+from fedatlas.atlas.client2vec.train_federated import index_algorithm
 from fedatlas.atlas.client2vec.train_global import train_globally
 from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.encoders.registry import make_encoder
@@ -31,11 +31,10 @@ from fedatlas.flower.protocol.data_form import DataForm, Member
 from fedatlas.flower.protocol.expectations import Expectations, Shape, Shapes, shapes
 from fedatlas.flower.protocol.messages import ABOUT, SHARED, BadReplyError, arrays, plain
 from fedatlas.flower.server.exchange import Conversation
-from fedatlas.flower.server.transport import TRIES, FlowerTransport
+from fedatlas.flower.server.transport import TRIES, FlowerClients
 from fedatlas.parts.types import Tensors
-from fedatlas.training.draws import Draws
 from fedatlas.training.progress import Silent
-from fedatlas.training.rounds import initial_state, play_round
+from fedatlas.training.rounds import play
 from fedatlas.training.train import TrainingPlan
 
 PAIRS, ROW = "pairs", "row"
@@ -97,29 +96,17 @@ class NetworkAtlas:
 
     def _train_federated(self, network: DSAIGN, targets: Tensor, own: int) -> float:
         algorithm = index_algorithm(self.settings, targets)
-        federation = DataForm(kind="features", shape=(network.width,), classes=self.form.classes).stand_in(self.members)
         expected = Expectations(change=shapes({**dict(network.named_parameters())}), buffers={})
-        transport = FlowerTransport(
-            self.conversation,
-            algorithm,
-            network,
-            federation,
-            self.members,
-            expected,
-            about=self.about,
-            work=index_work(self.settings),
-            seed=own,
-            action="index",
+        clients = FlowerClients(
+            self.conversation, algorithm, network, self.members, expected, about=self.about, action="index"
         )
-        size = TrainingPlan(rounds=self.epochs, cohort=self.settings.cohort).cohort_size(len(federation.training_ids))
-        state = initial_state(algorithm, *transport.runner.bench.shared(), transport.roster)
-        draws = Draws(algorithm.sampler, transport.roster, size, own)
+        num_clients = sum(not member.held_out for member in self.members)
+        size = TrainingPlan(rounds=self.epochs, cohort=self.settings.cohort).cohort_size(num_clients)
         loss = 0.0
-        while state.round < self.epochs:
-            state, record = play_round(algorithm, state, transport.roster, transport, draws, rounds=self.epochs)
+        for state, record, *_ in play(algorithm, clients, rounds=self.epochs, cohort_size=size, seed=own):
             loss = sum(record.weights[client] * own_loss for client, own_loss in record.losses.items())
             self.conversation.say(f"index: round {state.round} of {self.epochs}, loss {loss:.3f}")
-        transport.runner.bench.load(state.shared, state.buffers, {})
+        network.load_state_dict({**state.shared, **state.buffers}, strict=False)
         return loss
 
     def _train_globally(self, network: DSAIGN, targets: Tensor, own: int) -> float:

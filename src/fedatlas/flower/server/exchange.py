@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -68,6 +68,16 @@ class Introduced:
     """Its position in a simulation."""
 
 
+@dataclass(frozen=True)
+class Page:
+    """What is written down of one round."""
+
+    left_out: list[dict[str, str]] = field(default_factory=list)
+    """The clients that were left out: client, stage, reason."""
+    bytes: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Bytes down to and up from each client."""
+
+
 class Conversation:
     """Asks nodes, by their clients' names, and collects their answers."""
 
@@ -76,10 +86,8 @@ class Conversation:
         self.simulated = type(grid).__name__ == "InMemoryGrid"
         self.known: dict[str, Introduced] = {}
         """The clients that said who they are, by name."""
-        self.dropped: list[dict[str, str]] = []
-        """Who was left out since somebody last cleared this: client, stage, reason."""
-        self.traffic: dict[str, dict[str, int]] = {}
-        """Bytes down to and up from each client since somebody last cleared this."""
+        self._pages: dict[int, Page] = {0: Page()}
+        self._page = self._pages[0]
         self._nodes: dict[str, int] = {}
         self._asked: dict[str, int] = {}
         self._strangers: dict[int, Any] = {}
@@ -116,7 +124,7 @@ class Conversation:
             except (BadReplyError, DataError) as error:
                 self._refused.add(node)
                 self.say(f"refused node {node}: {error}")
-                self.dropped.append({"client": f"node {node}", "stage": "hello", "reason": str(error)})
+                self._page.left_out.append({"client": f"node {node}", "stage": "hello", "reason": str(error)})
 
     def _welcome(self, node: int, info: Any, reply: Message) -> None:
         about = _read_hello(reply)
@@ -137,6 +145,16 @@ class Conversation:
         member = Member(**{**vars(about.member), "key": key})
         self.known[name] = Introduced(member=member, form=about.form, position=about.position)
 
+    def turn_to(self, round: int) -> None:
+        """Write down what happens from here on under a round; the pages of earlier rounds are dropped."""
+        if round not in self._pages:
+            self._pages = {round: Page()}
+        self._page = self._pages[round]
+
+    def page(self, round: int) -> Page:
+        """Return what was written down under a round; 0 is the time before the first."""
+        return self._pages.get(round, Page())
+
     def ask(
         self,
         kind: str,
@@ -147,31 +165,46 @@ class Conversation:
         stage: str,
     ) -> dict[str, Answer]:
         """Send each client its message and return what ``check`` makes of the answers, by name."""
-        answers: dict[str, Answer] = {}
+        return dict(self.send(kind, contents, check, round=round, stage=stage))
+
+    def send(
+        self,
+        kind: str,
+        contents: Mapping[str, RecordDict],
+        check: Callable[[str, RecordDict], Answer],
+        *,
+        round: int,
+        stage: str,
+    ) -> Iterator[tuple[str, Answer]]:
+        """Send each client its message, and return an iterator over names and checked answers as they arrive."""
         online = self.look()
         for name in contents:
             if name not in online:
                 self.drop(name, stage, "its node is not connected")
         names = [name for name in contents if name in online]
-        if not names:
-            return answers
-        # Beyond the deadline, so that it is we who say that nobody answered; a node gets no message that is older.
+        # Beyond the deadline, so that the server says that no answer came; a node gets no message that is older.
         life = self.settings.deadline + LOOK
         messages = [Message(contents[n], self._nodes[n], kind, ttl=life, group_id=str(round)) for n in names]
         waiting: dict[str, str] = {}
-        for name, identity in zip(names, self.grid.push_messages(messages), strict=True):
+        for name, identity in zip(names, self.grid.push_messages(messages) if names else [], strict=True):
             if identity is None:
                 self.drop(name, stage, "the message could not be sent")
                 continue
             waiting[str(identity)] = name
             self._count(name, "down", num_bytes(contents[name]))
-        del messages
+        sent = {name: num_bytes(contents[name]) for name in names}
+        return self._answers(waiting, sent, check, stage)
+
+    def _answers(
+        self, waiting: dict[str, str], sent: Mapping[str, int], check: Callable[[str, RecordDict], Answer], stage: str
+    ) -> Iterator[tuple[str, Answer]]:
         for name, reply in self._replies(waiting, stage):
             try:
-                answers[name] = self._read(name, reply, num_bytes(contents[name]), check)
+                answer = self._read(name, reply, sent[name], check)
             except BadReplyError as error:
                 self.drop(name, stage, str(error))
-        return answers
+                continue
+            yield name, answer
 
     def _replies(self, waiting: dict[str, str], stage: str) -> Iterable[tuple[str, Message]]:
         began = looked = time.monotonic()
@@ -208,11 +241,11 @@ class Conversation:
 
     def drop(self, name: str, stage: str, reason: str) -> None:
         """Write down that a client is left out."""
-        self.dropped.append({"client": name, "stage": stage, "reason": reason})
+        self._page.left_out.append({"client": name, "stage": stage, "reason": reason})
         self.say(f"left out {name} ({stage}): {reason}")
 
     def _count(self, name: str, way: str, size: int) -> None:
-        entry = self.traffic.setdefault(name, {"down": 0, "up": 0})
+        entry = self._page.bytes.setdefault(name, {"down": 0, "up": 0})
         entry[way] += size
 
     def wait_for(self, enough: Callable[[set[str]], bool], what: str) -> set[str]:

@@ -1,18 +1,16 @@
-"""A transport whose clients are nodes of a Flower network. What they remember stays with them."""
+"""Clients that are nodes of a Flower network. Their memory stays with them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor, nn
 
-from fedatlas.client.runner import ClientRunner
-from fedatlas.client.work import LocalWork
-from fedatlas.data.federation import Federation
+from fedatlas.client.model import Workbench
 from fedatlas.errors import UsageError
 from fedatlas.flower.protocol.checks import check_said, check_score, check_upload
 from fedatlas.flower.protocol.data_form import Member
@@ -20,8 +18,7 @@ from fedatlas.flower.protocol.expectations import Expectations
 from fedatlas.flower.protocol.messages import ABOUT, BUFFERS, SHARED, arrays, pack_assignment, plain, values
 from fedatlas.flower.server.exchange import Conversation
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.types import Assignment, ClientInfo, ClientScore, Memory, Tensors, Upload
-from fedatlas.training.meanwhile import Meanwhile
+from fedatlas.parts.types import Assignment, ClientInfo, ClientScore, InitialModel, Memory, Tensors, Upload
 
 REMEMBERS, ROUND = "remembers", "round"
 """What a checkpoint says of a client: the round whose memory the client must take up. The memory itself is not here."""
@@ -31,7 +28,7 @@ TRIES = 3
 """How often clients are asked what nobody can go on without."""
 
 
-class FlowerTransport:
+class FlowerClients:
     """Asks nodes to survey, train and test, and takes the answers of those that answer in time and form.
 
     ``run`` sets this run's memories apart on nodes; ``about`` is what every message says of the run.
@@ -42,18 +39,14 @@ class FlowerTransport:
         conversation: Conversation,
         algorithm: Algorithm,
         network: nn.Module,
-        federation: Federation,
         members: Sequence[Member],
         expected: Expectations,
         *,
         about: Mapping[str, Any],
-        work: LocalWork,
-        seed: int,
         action: str = "",
     ) -> None:
         self.conversation, self.members, self.expected, self.about = conversation, list(members), expected, dict(about)
-        self.runner = ClientRunner(algorithm, network, federation, work, seed)
-        self.meanwhile = Meanwhile()
+        self.algorithm, self._bench = algorithm, Workbench(network, algorithm)
         self.roster: list[ClientInfo] = [
             ClientInfo(id=i, name=m.name, num_examples=m.num_train, held_out=m.held_out) for i, m in enumerate(members)
         ]
@@ -85,7 +78,7 @@ class FlowerTransport:
             )
         if silent := [m.name for m in self.members if m.name not in answers]:
             raise UsageError(
-                f"{', '.join(silent)} did not say what {self.runner.algorithm.name} must know before the first round. "
+                f"{', '.join(silent)} did not say what {self.algorithm.name} must know before the first round. "
                 "Look at the nodes' logs, or leave these clients out of flower.clients."
             )
         self.roster = [replace(client, introduction=answers[client.name]) for client in self.roster]
@@ -106,10 +99,14 @@ class FlowerTransport:
         self._silent = {a.client for a in assignments} - found.keys()
         return found
 
-    def train(self, assignments: Sequence[Assignment]) -> list[Upload]:
-        """Train clients; what they remember counts from ``commit`` on. Too few answers count as none."""
+    def initial(self) -> InitialModel:
+        """Return the model before the first round."""
+        return InitialModel(*self._bench.shared(), frozenset(self._bench.personal))
+
+    def train(self, assignments: Sequence[Assignment]) -> Iterator[Upload]:
+        """Start training, and return an iterator over the uploads; memory counts from ``commit`` on."""
         self._begin(assignments)
-        number = assignments[0].round
+        self._pending = {}
         ids = {self._name(a): a.client for a in assignments}
         remembers: dict[int, bool] = {}
 
@@ -121,20 +118,31 @@ class FlowerTransport:
             return upload
 
         contents = {self._name(a): self._packed(a) for a in assignments if a.client not in self._silent}
-        self.meanwhile.catch_up()
-        answers = self.conversation.ask(f"train{self._action}", contents, check, round=number, stage="training")
         self._silent = set()
-        least = self.conversation.settings.least(len(assignments))
+        number = assignments[0].round
+        arriving = self.conversation.send(f"train{self._action}", contents, check, round=number, stage="training")
+        return self._uploads(arriving, list(ids), number, remembers)
+
+    def _uploads(
+        self, arriving: Iterator[tuple[str, Upload]], names: Sequence[str], number: int, remembers: Mapping[int, bool]
+    ) -> Iterator[Upload]:
+        """Yield the uploads when all answers are in; too few count as none."""
+        answers = dict(arriving)
+        least = self.conversation.settings.least(len(names))
         if len(answers) < least:
             self.conversation.drop("all", "round", f"{len(answers)} answers, at least {least} are wanted: no change")
-            return []
-        uploads = [answers[name] for name in ids if name in answers]
+            return
         state = {REMEMBERS: {ROUND: torch.tensor(number)}}
-        self._pending = {u.client: state for u in uploads if remembers[u.client] or u.client in self.memory}
-        return uploads
+        for upload in (answers[name] for name in names if name in answers):
+            if remembers[upload.client] or upload.client in self.memory:
+                self._pending[upload.client] = state
+            yield upload
 
-    def evaluate(self, shared: Tensors, buffers: Tensors, clients: Sequence[int]) -> list[ClientScore]:
-        """Return how the shared model, with each client's own parameters, does on the clients' test parts."""
+    def prepare(self, round: int, clients: Sequence[int]) -> None:
+        """Do nothing: nodes make their own batches ready."""
+
+    def evaluate(self, shared: Tensors, buffers: Tensors, clients: Sequence[int], *, round: int) -> list[ClientScore]:
+        """Return how the shared model, with each client's personal parameters, does on the clients' test parts."""
         down, more = self._model(shared, buffers)
         tested = {self.members[c].name: c for c in clients if self.members[c].num_test}
         contents = {
@@ -164,14 +172,14 @@ class FlowerTransport:
         """Return nothing: how a client runs is its node's affair."""
         return {}
 
-    def remarks(self) -> dict[str, Any]:
-        """Return who was left out and why, and the bytes that each client got and sent."""
-        found = {"left_out": self.conversation.dropped, "bytes": self.conversation.traffic}
-        self.conversation.dropped, self.conversation.traffic = [], {}
-        return found
+    def remarks(self, round: int) -> Mapping[str, Any]:
+        """Return who was left out of a round and why, and the bytes that each client got and sent."""
+        return asdict(self.conversation.page(round))
 
     def _begin(self, assignments: Sequence[Assignment]) -> None:
         """Wait for as many clients of the cohort as a round needs."""
+        if not self._action:
+            self.conversation.turn_to(assignments[0].round)
         if not self.changed:  # whoever saved a checkpoint has cleared it
             self._saved = dict(self.memory)
         cohort = {self._name(a) for a in assignments}
