@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedatlas.client.channels_last import prefers_channels_last
@@ -14,13 +14,14 @@ from fedatlas.client.context import LocalContext, introduce_client, open_local, 
 from fedatlas.client.data import ResidentData
 from fedatlas.client.machine import keep_freed_memory
 from fedatlas.client.model import PERSONAL, Workbench
-from fedatlas.client.scoring import client_score
+from fedatlas.client.scoring import client_score, example_rows
 from fedatlas.client.timed_training import train_timed
 from fedatlas.client.timing import Stopwatch
 from fedatlas.client.training import ClientTraining, train_client
 from fedatlas.client.work import LocalWork
 from fedatlas.data.federation import Federation
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.metric import Metric
 from fedatlas.parts.tensor_math import add
 from fedatlas.parts.types import Assignment, ClientScore, Memory, Tensors, Upload
 from fedatlas.seeds import generator
@@ -55,6 +56,7 @@ class ClientRunner:
         seed: int,
         *,
         timed: bool = False,
+        metrics: Sequence[Metric] = (),
     ) -> None:
         self.algorithm, self.federation, self.work, self.seed = algorithm, federation, work, seed
         keep_freed_memory(federation.data.inputs.device)
@@ -66,7 +68,7 @@ class ClientRunner:
         halve = work.precision == "bfloat16" and federation.data.inputs.is_cuda
         self.bench = Workbench(model, algorithm, compile=work.compile, halve=halve)
         self._data: dict[int, ResidentData] = {}
-        self.timed = timed
+        self.timed, self.metrics = timed, tuple(metrics)
         self.driver: Driver | None = None
         """What takes clients through their steps; None is the plain loop."""
         self._told_refusals = False
@@ -122,8 +124,8 @@ class ClientRunner:
         return open_local(self.algorithm, self.work, assignment, bench, memory, data, self.seed)
 
     @torch.no_grad()
-    def score_examples(self, shared: Tensors, buffers: Tensors, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which examples the shared model gets right, and the loss of each."""
+    def score_examples(self, shared: Tensors, buffers: Tensors, indices: Tensor) -> list[Tensor]:
+        """Return what each metric needs of each example under the shared model."""
         self.bench.load(shared, buffers, {})
         self.bench.model.eval()
         return self._score(self.data(0), indices, None)
@@ -137,10 +139,9 @@ class ClientRunner:
         rng = generator(self.seed, "evaluation", data.name, device=data.labels.device)
         size = EVALUATION_BATCH[data.labels.device.type]
         scores = [self._score(data, indices, rng) for indices in data.client.test.split(size)]
-        correct, losses = (torch.cat(column) for column in zip(*scores, strict=True))
-        return client_score(client, correct, losses)
+        return client_score(client, self.metrics, [torch.cat(rows) for rows in zip(*scores, strict=True)])
 
-    def _score(self, data: ResidentData, indices: Tensor, rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    def _score(self, data: ResidentData, indices: Tensor, rng: torch.Generator | None) -> list[Tensor]:
         batch = data.batch(indices, rng)
         _, logits = self.bench.model(batch.inputs)
-        return logits.argmax(1) == batch.labels, F.cross_entropy(logits, batch.labels, reduction="none")
+        return example_rows(self.metrics, logits, batch.labels)

@@ -10,13 +10,26 @@ from torch import Tensor
 
 from fedatlas.client.model import PERSONAL
 from fedatlas.data.federation import Federation
+from fedatlas.parts.metric import ALWAYS, Loss, Metric
 from fedatlas.parts.types import ClientScore, Memory, Tensors
 
+LOSS = Loss()
 
-def client_score(client: int, correct: Tensor, losses: Tensor) -> ClientScore:
-    """Return a client's score from its examples' outcomes."""
+
+def example_rows(metrics: Sequence[Metric], logits: Tensor, labels: Tensor) -> list[Tensor]:
+    """Return what accuracy, loss and further metrics need of each example."""
+    return [metric.rows(logits, labels) for metric in (*ALWAYS, *metrics)]
+
+
+def client_score(client: int, metrics: Sequence[Metric], rows: Sequence[Tensor]) -> ClientScore:
+    """Return a client's score from the rows of its examples."""
+    correct, losses, *others = rows
     return ClientScore(
-        client=client, num_examples=len(correct), num_correct=int(correct.sum()), loss=float(losses.double().mean())
+        client=client,
+        num_examples=len(correct),
+        num_correct=int(correct.sum()),
+        loss=LOSS.value(losses),
+        others={metric.name: metric.value(own) for metric, own in zip(metrics, others, strict=True)},
     )
 
 
@@ -40,14 +53,23 @@ class TestParts:
         self.examples, self._places = torch.cat(different).unique(return_inverse=True)
         self._sizes = [len(part) for part in different]
 
-    def scores(self, correct: Tensor, losses: Tensor) -> list[ClientScore]:
-        """Return the clients' scores, given the outcomes of ``examples``."""
+    def scores(self, metrics: Sequence[Metric], rows: Sequence[Tensor]) -> list[ClientScore]:
+        """Return the clients' scores, given the rows of ``examples``."""
+        correct, losses, *others = rows
         starts = np.concatenate([[0], np.cumsum(self._sizes)[:-1]])
         right = np.add.reduceat(correct[self._places].cpu().numpy().astype(np.int64), starts)
         loss = np.add.reduceat(losses[self._places].cpu().double().numpy(), starts) / np.asarray(self._sizes)
-        found = list(zip(self._sizes, right.tolist(), loss.tolist(), strict=True))
+        parts = self._places.split(self._sizes) if others else ()
+        more = [
+            {metric.name: metric.value(own[part]) for metric, own in zip(metrics, others, strict=True)}
+            for part in parts
+        ] or [{} for _ in self._sizes]
+        found = list(zip(self._sizes, right.tolist(), loss.tolist(), more, strict=True))
         told = ((client, *found[number]) for client, number in zip(self.clients, self._numbers, strict=True))
-        return [ClientScore(client=c, num_examples=size, num_correct=r, loss=m) for c, size, r, m in told]
+        return [
+            ClientScore(client=client, num_examples=size, num_correct=count, loss=mean, others=others)
+            for client, size, count, mean, others in told
+        ]
 
 
 def mean_personal(memory: Mapping[int, Memory]) -> Tensors:

@@ -200,8 +200,8 @@ class Simulator:
                 tasks.append(Task("score_client", (shared, buffers, personal, c), cost=len(client.test)))
             scores += self._run(tasks)
         if self._tests is not None and together:
-            correct, losses = (torch.cat(column) for column in zip(*results, strict=True))
-            scores += self._tests.scores(correct, losses)
+            rows = [torch.cat(own) for own in zip(*results, strict=True)]
+            scores += self._tests.scores(self.runner.metrics, rows)
         for score in scores:
             if not math.isfinite(score.loss):
                 name = self.federation.clients[score.client].name

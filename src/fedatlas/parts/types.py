@@ -96,6 +96,8 @@ class ClientScore:
     num_correct: int
     loss: float
     """Mean cross-entropy."""
+    others: Mapping[str, float] = field(default_factory=dict)
+    """The values of the further metrics that a run asks for, by name."""
 
     @property
     def accuracy(self) -> float:

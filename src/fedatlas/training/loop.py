@@ -187,6 +187,7 @@ class TrainingLoop:
                 entry["weight"], entry["train_loss"] = record.weights[i], record.losses.get(i)
             if (score := tested.get(i)) is not None:
                 entry["accuracy"], entry["loss"], entry["num_tested"] = score.accuracy, score.loss, score.num_examples
+                entry |= score.others
             if i in own:
                 entry["own_accuracy"], entry["own_loss"] = own[i].accuracy, own[i].loss
             lines.append(entry)

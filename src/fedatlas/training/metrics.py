@@ -40,6 +40,10 @@ def summarize(scores: Sequence[ClientScore], domains: Mapping[int, str | None]) 
         "deciles": [float(v) for v in np.quantile(accuracy, np.linspace(0.1, 0.9, 9))],
         "sigma_client": float(accuracy.std()),
     }
+    for name in scores[0].others:
+        found = np.array([score.others[name] for score in scores])
+        summary[name] = float((found * sizes).sum() / sizes.sum())
+        summary[f"client_mean_{name}"] = float(found.mean())
     if means:
         values = np.array(list(means.values()))
         summary |= {
