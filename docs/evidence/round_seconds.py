@@ -11,7 +11,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms import standalone
 from fedatlas.cli.run_config import run_config
 from fedatlas.config.config import Config
 
@@ -26,7 +26,7 @@ def main() -> None:
     training = {"rounds": options.rounds, "evaluate_every": options.rounds}
     base = 0.0
     print("| algorithm | ms a round | x fedavg | engine | left to a slower one |\n|---|---|---|---|---|", flush=True)
-    for number, name in enumerate(["fedavg", *ALGORITHMS]):
+    for number, name in enumerate(["fedavg", *standalone()]):
         settings = Config.load(options.config, algorithm={"name": name}, training=training)
         if settings.missing_model():
             continue

@@ -29,7 +29,7 @@ NOT_NAMED = {
 """What pages call a default that is None in the code; an atlas has no word at all."""
 
 
-@pytest.mark.parametrize("name", [*sorted(set(ALGORITHMS) - {"fedgcr"}), "client2vec"])
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"fedgcr"}))
 def test_a_page_tells_the_defaults_of_its_recipe(name: str) -> None:
     options = inspect.signature(getattr(fedatlas, name)).parameters.values()
     defaults = {
@@ -86,7 +86,7 @@ def own_parts(algorithm: fedatlas.Algorithm) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("name", [*sorted(ALGORITHMS), "client2vec"])
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_a_part_by_itself_has_the_settings_that_its_recipe_gives_it(name: str) -> None:
     options = {"atlas": by_hand(), "train": True} if name == "client2vec" else {}
     for part in own_parts(getattr(fedatlas, name)(**options)):

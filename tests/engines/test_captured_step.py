@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from atlases import random_atlas
-from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg, moon
+from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg, moon, standalone
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.client.context import LocalContext
 from fedatlas.client.work import LocalWork
@@ -26,7 +26,7 @@ from fedatlas.parts.types import Batch, Memory, Output, ServerState, Tensors
 from fedatlas.training.rounds import play as play_rounds
 from tiny import Again, Norms, blob_federation, same_bits
 
-ON_FEATURES = sorted(name for name in ALGORITHMS if name != "harmofl" and build_algorithm(name).needs_model is None)
+ON_FEATURES = sorted(name for name in standalone() if name != "harmofl" and "model" not in ALGORITHMS.facts(name))
 
 
 class Rerun(Again):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from atlases import random_atlas
-from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg, moon
+from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg, moon, standalone
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.algorithms.fedpce import fedpce
 from fedatlas.algorithms.fedsam import SharpnessAware
@@ -33,7 +33,7 @@ from fedatlas.training.rounds import play as play_rounds
 from tiny import Norms, blob_federation, same_bits
 from typed_clients import image_federation
 
-WITHOUT_FREEZING = sorted(name for name in ALGORITHMS if build_algorithm(name).needs_model is None)
+WITHOUT_FREEZING = sorted(name for name in standalone() if "model" not in ALGORITHMS.facts(name))
 
 
 class Counting(TapeRecorder):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms import standalone
 from fedatlas.config.config import Config
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.server.app import serve
@@ -27,7 +27,7 @@ MODELS = {
 """Where an algorithm needs more than linear layers on features."""
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", standalone())
 def test_an_algorithm_ends_with_the_simulators_bits(name: str, tmp_path: Path) -> None:
     federation = without_held_out(tiny_federation("images" if name in MODELS else "features"))
     settings = [

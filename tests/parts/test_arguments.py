@@ -73,7 +73,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert run.resolved["seeds"]["model"] == 3
 
 
-@pytest.mark.parametrize("name", fedatlas.algorithms.ALGORITHMS)
+@pytest.mark.parametrize("name", fedatlas.algorithms.standalone())
 def test_every_number_of_a_recipe_is_refused_where_it_is_a_text(name: str) -> None:
     recipe = fedatlas.algorithms.ALGORITHMS[name]
     for title, option in inspect.signature(recipe).parameters.items():

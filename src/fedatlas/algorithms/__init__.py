@@ -1,129 +1,57 @@
-"""One file a paper: its own parts and its recipe. ``ALGORITHMS`` names the recipes."""
+"""One file a paper: its parts and its recipe. ``ALGORITHMS`` names the recipes.
 
-import inspect
-from collections.abc import Callable
-from typing import Any
+A recipe's file is imported when the recipe is first asked for.
+"""
 
-from fedatlas.algorithms.afl import afl
-from fedatlas.algorithms.clustered import clustered
-from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.algorithms.fedavgm import fedavgm
-from fedatlas.algorithms.fedbn import fedbn
-from fedatlas.algorithms.feddisco import feddisco
-from fedatlas.algorithms.feddyn import feddyn
-from fedatlas.algorithms.fedgc import fedgc
-from fedatlas.algorithms.fedgcr import fedgcr
-from fedatlas.algorithms.fedgr import fedgr
-from fedatlas.algorithms.fediir import fediir
-from fedatlas.algorithms.fedlc import fedlc
-from fedatlas.algorithms.fedmix import fedmix
-from fedatlas.algorithms.fedpce import fedpce
-from fedatlas.algorithms.fedper import fedper
-from fedatlas.algorithms.fedprox import fedprox
-from fedatlas.algorithms.fedsam import fedsam
-from fedatlas.algorithms.harmofl import harmofl
-from fedatlas.algorithms.moon import moon
-from fedatlas.algorithms.qffl import qffl
-from fedatlas.algorithms.scaffold import scaffold
-from fedatlas.algorithms.term import term
-from fedatlas.algorithms.user_function import find_function, told
-from fedatlas.errors import FedatlasError, UsageError, unknown_name
-from fedatlas.parts.algorithm import Algorithm
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
-    "fedavg": fedavg,
-    "fedavgm": fedavgm,
-    "fedprox": fedprox,
-    "feddyn": feddyn,
-    "moon": moon,
-    "fedlc": fedlc,
-    "fediir": fediir,
-    "feddisco": feddisco,
-    "scaffold": scaffold,
-    "clustered": clustered,
-    "qffl": qffl,
-    "afl": afl,
-    "term": term,
-    "harmofl": harmofl,
-    "fedsam": fedsam,
-    "fedmix": fedmix,
-    "fedper": fedper,
-    "fedbn": fedbn,
-    "fedpce": fedpce,
-    "fedgcr": fedgcr,
-    "fedgc": fedgc,
-    "fedgr": fedgr,
-}
+from fedatlas.algorithms.registry import ALGORITHMS as ALGORITHMS
+from fedatlas.algorithms.registry import build_algorithm as build_algorithm
+from fedatlas.algorithms.registry import recipe as recipe
+from fedatlas.algorithms.registry import standalone as standalone
+
+if TYPE_CHECKING:
+    from fedatlas.algorithms.afl import afl as afl
+    from fedatlas.algorithms.client2vec import client2vec as client2vec
+    from fedatlas.algorithms.clustered import clustered as clustered
+    from fedatlas.algorithms.fedavg import fedavg as fedavg
+    from fedatlas.algorithms.fedavgm import fedavgm as fedavgm
+    from fedatlas.algorithms.fedbn import fedbn as fedbn
+    from fedatlas.algorithms.feddisco import feddisco as feddisco
+    from fedatlas.algorithms.feddyn import feddyn as feddyn
+    from fedatlas.algorithms.fedgc import fedgc as fedgc
+    from fedatlas.algorithms.fedgcr import fedgcr as fedgcr
+    from fedatlas.algorithms.fedgr import fedgr as fedgr
+    from fedatlas.algorithms.fediir import fediir as fediir
+    from fedatlas.algorithms.fedlc import fedlc as fedlc
+    from fedatlas.algorithms.fedmix import fedmix as fedmix
+    from fedatlas.algorithms.fedpce import fedpce as fedpce
+    from fedatlas.algorithms.fedper import fedper as fedper
+    from fedatlas.algorithms.fedprox import fedprox as fedprox
+    from fedatlas.algorithms.fedsam import fedsam as fedsam
+    from fedatlas.algorithms.harmofl import harmofl as harmofl
+    from fedatlas.algorithms.moon import moon as moon
+    from fedatlas.algorithms.qffl import qffl as qffl
+    from fedatlas.algorithms.scaffold import scaffold as scaffold
+    from fedatlas.algorithms.term import term as term
 
 
-def build_algorithm(name: str, **options: Any) -> Algorithm:
-    """Return an algorithm by name; a ``base`` may itself be a name or a table with a name and options.
+class _Recipes(ModuleType):
+    """This package, where a name such as ``fedprox`` is the recipe and not the file that holds it."""
 
-    The name of a recipe of your own is ``module:function`` or ``path/to/file.py:function``.
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Python itself sets a submodule here when it has been imported.
+        super().__setattr__(name, getattr(value, name, value) if isinstance(value, ModuleType) else value)
 
-    >>> build_algorithm("fedprox", mu=0.1).objective[-1]
-    Proximal(mu=0.1)
-    """
-    if name == "client2vec":
-        raise UsageError(
-            "client2vec is no algorithm by itself: it uses an atlas over any base. Name the base, e.g. "
-            "--algorithm fedavg, and give --atlas FILE --use sample,aggregate ([atlas] file and use in a config); in "
-            "Python client2vec(base, atlas)."
-        )
-    if ":" not in name and name not in ALGORITHMS:
-        raise unknown_name("algorithm", name, ALGORITHMS)
-    recipe = find_function(name, "algorithm") if ":" in name else ALGORITHMS[name]
-    known = inspect.signature(recipe).parameters
-    for option in options:
-        if option not in known:
-            if not known:
-                raise UsageError(f"{name} takes no options, got {option!r}.")
-            raise unknown_name(f"option of {name}", option, known)
-    if isinstance(base := options.get("base"), str | dict):
-        options["base"] = build_algorithm(base) if isinstance(base, str) else build_algorithm(**base)
-    missing = [title for title, option in known.items() if _is_needed(option) and title not in options]
-    if missing:
-        raise UsageError(f"{name} needs {', '.join(missing)}. Give it a default, or set algorithm.{missing[0]}.")
-    try:
-        built = recipe(**options)
-    except FedatlasError:
-        raise
-    except Exception as error:
-        if ":" not in name:
-            raise
-        raise UsageError(f"algorithm {name!r} cannot be made: {told(error)}.") from error
-    if not isinstance(built, Algorithm):
-        raise UsageError(f"algorithm {name!r} must return a fedatlas.Algorithm, got {type(built).__name__}.")
-    return built
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in ALGORITHMS:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return ALGORITHMS[name]
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *ALGORITHMS})
 
 
-def _is_needed(option: inspect.Parameter) -> bool:
-    return option.default is option.empty and option.kind not in (option.VAR_POSITIONAL, option.VAR_KEYWORD)
-
-
-__all__ = [
-    "ALGORITHMS",
-    "afl",
-    "build_algorithm",
-    "clustered",
-    "fedavg",
-    "fedavgm",
-    "fedbn",
-    "feddisco",
-    "feddyn",
-    "fedgc",
-    "fedgcr",
-    "fedgr",
-    "fediir",
-    "fedlc",
-    "fedmix",
-    "fedpce",
-    "fedper",
-    "fedprox",
-    "fedsam",
-    "harmofl",
-    "moon",
-    "qffl",
-    "scaffold",
-    "term",
-]
+sys.modules[__name__].__class__ = _Recipes

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import ReceivedLoss, received_losses
@@ -64,6 +65,7 @@ def onto_simplex(point: Tensor) -> Tensor:
     return (point - excess[rho - 1]).clamp(min=0)
 
 
+@recipe(changes="weighting", paper="Mohri et al. 2019")
 def afl(lambda_lr: float = 0.1) -> Algorithm:
     """Minimises the loss of the worst mixture of clients: weights climb where the loss is high."""
     return Algorithm(

@@ -25,6 +25,7 @@ from fedatlas.algorithms.feddyn import DynamicPull
 from fedatlas.algorithms.fediir import GradientAlignment
 from fedatlas.algorithms.fedprox import Proximal
 from fedatlas.algorithms.moon import ModelContrast
+from fedatlas.algorithms.registry import recipe
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.errors import UsageError, expect
 from fedatlas.parts.algorithm import Algorithm
@@ -35,6 +36,7 @@ TAUS = {"federated": 0.1, "global": 1.0}
 OTHER_TAU = 0.5
 
 
+@recipe(changes="sampler, weighting, objective", over="base", needs=("atlas",), paper="Client2Vec")
 def client2vec(
     base: Algorithm | None = None,
     atlas: Atlas | str | Path | None = None,

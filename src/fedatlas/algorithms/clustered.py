@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError, expect, unknown_name
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.sampler import Sampler, Uniform
@@ -188,6 +189,7 @@ def measured(pairs: Tensor, measure: Measure) -> Tensor:
     return result.fill_diagonal_(0)
 
 
+@recipe(changes="sampler", over="base", paper="Fraboni et al. 2021")
 def clustered(base: Algorithm | None = None, algorithm: int = 2, measure: Measure = "arccos") -> Algorithm:
     """``base`` (FedAvg) with one client from each of m groups of similar clients, all answers counting the same."""
     if algorithm not in (1, 2):

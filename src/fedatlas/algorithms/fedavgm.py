@@ -9,6 +9,7 @@ nesterov w^{t+1} = w^t + sum_{k in C} p_k (w_k - w^t) + beta v
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.server_rule import ServerRule
@@ -43,6 +44,7 @@ class Momentum(ServerRule):
         return (add(change, velocity, self.beta) if self.nesterov else velocity), velocity
 
 
+@recipe(changes="server", paper="Hsu et al. 2019")
 def fedavgm(beta: float = 0.9, nesterov: bool = False) -> Algorithm:
     """FedAvg whose server moves with momentum ``beta``."""
     return Algorithm(name="fedavgm", server=(Momentum(beta=beta, nesterov=nesterov),))

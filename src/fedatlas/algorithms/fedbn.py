@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from torch import nn
 
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.models.norms import NORM_LAYERS
 from fedatlas.parts.algorithm import Algorithm
@@ -48,6 +49,7 @@ def norm_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     yield from found
 
 
+@recipe(changes="split", paper="Li et al. 2021")
 def fedbn() -> Algorithm:
     """FedAvg of all but the normalisation layers, which every client keeps, running statistics included."""
     return Algorithm(name="fedbn", split=KeepNorms())

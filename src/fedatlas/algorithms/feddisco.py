@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError, expect
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientData
@@ -63,6 +64,7 @@ def from_uniform(counts: Tensor) -> Tensor:
     return torch.xlogy(shares, shares * counts.shape[1]).sum(1).clamp(min=0)
 
 
+@recipe(changes="weighting", over="base", paper="Ye et al. 2023")
 def feddisco(base: Algorithm | None = None, a: float = 0.5, b: float = 0.1) -> Algorithm:
     """Any base algorithm (FedAvg if none is given) in which clients with balanced labels count more."""
     base = base if base is not None else fedavg()

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext
@@ -127,6 +128,7 @@ class Clipped(Wrapper):
         return list(torch._foreach_mul(gradients, (self.max_norm / (norm + 1e-6)).clamp(max=1.0)))
 
 
+@recipe(changes="objective, server, optimizer", paper="Acar et al. 2021")
 def feddyn(alpha: float = 0.01, adaptive: bool = True, max_norm: float = 10.0) -> Algorithm:
     """Clients remember how far they drifted; it shifts their loss and the server's mean so that the optima agree."""
     return Algorithm(

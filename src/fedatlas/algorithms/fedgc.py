@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.fedgr import TYPE_VECTOR, Grouped, Grouping, TypeGroups, TypeVector, grouping_by
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.models.head import head_parameters
 from fedatlas.models.prompted import CustomizedClassifier, PromptedClassifier, TypePrompted
@@ -42,7 +43,6 @@ ADAMW = Adam(lr=1e-3, weight_decay=1e-2, decoupled=True)
 class Customized:
     """Adds GC-Net to a model with prompts."""
 
-    needs_model: ClassVar[str] = "prompted_vit"
     mix_in_batch: bool = False
     """Give, in training, an image the shifts of others of its batch, as the authors' code does."""
 
@@ -180,6 +180,7 @@ class GroupCentres(ServerRule):
         }
 
 
+@recipe(changes="model, objective, server, optimizer", model="prompted_vit", paper="FedGCR")
 def fedgc(
     num_groups: int = 5,
     method: str = "gmm",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fedatlas.algorithms.fedgc import ADAMW, Customized, GroupCustomization, customizing
 from fedatlas.algorithms.fedgr import Grouped, Grouping, GroupLoss, TypeGroups, grouping_by, reweighted
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import unknown_name
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import Adam
@@ -39,6 +40,7 @@ PRESETS = {
 }
 
 
+@recipe(changes="model, objective, server, weighting, optimizer", model="prompted_vit", paper="FedGCR")
 def fedgcr(
     num_groups: int = 5,
     method: str | None = None,

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.algorithms.registry import recipe
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.grouping import COVARIANCES, METHODS, Groups, group_clients, group_means
 from fedatlas.atlas.provenance import ORIGIN
@@ -246,6 +247,7 @@ def grouping_by(atlas: Grouped | str | Path | None, num_groups: int, method: str
     return FixedGroups(clients=tuple(opened.names), groups=tuple(int(group) for group in found), origin=origin)
 
 
+@recipe(changes="weighting", over="base", paper="FedGCR")
 def fedgr(
     base: Algorithm | None = None,
     num_groups: int = 5,

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.models.head import head_parameters
 from fedatlas.parts.algorithm import Algorithm
@@ -101,6 +102,7 @@ class MeanHeadGradient(ServerRule):
         return memory
 
 
+@recipe(changes="objective, server", paper="Guo et al. 2023")
 def fediir(penalty: float = 1e-3, ema: float = 0.95) -> Algorithm:
     """Clients align the gradient of their classifier with the federation's; the server averages all alike."""
     return Algorithm(

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext
@@ -47,6 +48,7 @@ class CalibratedCrossEntropy(Term):
         return mean_cross_entropy(output.logits - local.scratch[self.name]["shift"], batch)
 
 
+@recipe(changes="objective", paper="Zhang et al. 2022")
 def fedlc(tau: float = 1.0) -> Algorithm:
     """FedAvg whose clients calibrate their logits by how many examples of each class they have."""
     return Algorithm(name="fedlc", objective=(CalibratedCrossEntropy(tau=tau),))

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedatlas.algorithms.fedmix_tangent import logits_along
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext, ClientData
@@ -144,6 +145,7 @@ class MeanPool(ServerRule):
         return change, memory | {"rounds": memory["rounds"] + 1}
 
 
+@recipe(changes="objective, server", paper="Yoon et al. 2021")
 def fedmix(
     lam: float = 0.05, group: int | None = 2, max_groups: int = 32, sent: int = 64, per_sample: bool = False
 ) -> Algorithm:

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError, expect_number, expect_settings
 from fedatlas.models.conditioned import ClientEmbedding, ConditionedNorms, NormGenerators
 from fedatlas.parts.algorithm import Algorithm
@@ -137,6 +138,7 @@ class Grouped(Wrapper):
         return self.base.adapting(group.lr, group.min_lr)
 
 
+@recipe(changes="model, split, optimizer", paper="FedPCE")
 def fedpce(
     embedding: int = 32,
     hidden: int = 64,

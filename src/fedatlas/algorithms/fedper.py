@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from torch import nn
 
+from fedatlas.algorithms.registry import recipe
 from fedatlas.models.head import head_parameters
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.split import Split
@@ -25,6 +26,7 @@ class KeepHead(Split):
         return set(head_parameters(model))
 
 
+@recipe(changes="split", paper="Arivazhagan et al. 2019")
 def fedper() -> Algorithm:
     """FedAvg of the body; every client keeps and trains a last layer of its own."""
     return Algorithm(name="fedper", split=KeepHead())

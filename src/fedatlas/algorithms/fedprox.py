@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext
@@ -38,6 +39,7 @@ class Proximal(Term):
         return list(torch._foreach_add(gradients, moved, alpha=self.mu))
 
 
+@recipe(changes="objective", paper="Li et al. 2020")
 def fedprox(mu: float = 0.01) -> Algorithm:
     """FedAvg whose clients are pulled back to the received model with weight ``mu``."""
     return Algorithm(name="fedprox", objective=(*fedavg().objective, Proximal(mu=mu)))

@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import Gradient, Rate, Wrapper
@@ -46,6 +47,7 @@ class SharpnessAware(Wrapper):
         self.base.step(parameters, state, lambda: second, lr)
 
 
+@recipe(changes="optimizer", paper="Qu et al. 2022")
 def fedsam(rho: float = 0.05) -> Algorithm:
     """FedAvg whose clients seek flat minima: each step uses the gradient at the worst point within ``rho``."""
     return Algorithm(name="fedsam", optimizer=SharpnessAware(rho=rho))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithms.fedsam import SharpnessAware
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError, expect_settings
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientData
@@ -164,6 +165,7 @@ def _window(window: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return frequencies[:, None], frequencies[None, :]
 
 
+@recipe(changes="model, optimizer", paper="Jiang et al. 2022")
 def harmofl(alpha: float = 0.05, window: int = 0, channels: int | None = None) -> Algorithm:
     """All images get the federation's mean brightness; clients seek flat minima, as FedSAM's do, within ``alpha``."""
     return Algorithm(

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext
@@ -66,6 +67,7 @@ class ModelContrast(Term):
         return {}
 
 
+@recipe(changes="objective", paper="Li et al. 2021")
 def moon(mu: float = 1.0, tau: float = 0.5) -> Algorithm:
     """FedAvg whose clients contrast their features with those of the received and of their own last model."""
     return Algorithm(name="moon", objective=(*fedavg().objective, ModelContrast(mu=mu, tau=tau)))

@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 
 from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import ReceivedLoss, received_losses
@@ -54,6 +55,7 @@ class FairStep(ServerRule):
         return weighted_sum(changes, coefficients), memory
 
 
+@recipe(changes="server", paper="Li et al. 2020")
 def qffl(q: float = 1.0, eta: float | None = None) -> Algorithm:
     """Minimises the losses raised to ``q + 1``: clients with a high loss move the model more."""
     return Algorithm(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext
@@ -111,6 +112,7 @@ class PlainSGD(SGD):
         return PlainSGD(**{setting.name: getattr(base, setting.name) for setting in fields(SGD)})
 
 
+@recipe(changes="objective, server", paper="Karimireddy et al. 2020")
 def scaffold(server_lr: float = 1.0) -> Algorithm:
     """Clients correct each step by the difference between the federation's mean gradient and their own."""
     return Algorithm(

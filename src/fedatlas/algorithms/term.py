@@ -11,6 +11,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import ReceivedLoss, received_losses
@@ -39,6 +40,7 @@ class Tilted(Weighting):
         return weights * (exponents - exponents.max()).exp(), memory  # relative to the largest: no overflow
 
 
+@recipe(changes="weighting", paper="Li et al. 2021")
 def term(t: float = 1.0) -> Algorithm:
     """FedAvg whose weights are tilted by ``exp(t loss)`` towards clients with a high loss."""
     base = fedavg()

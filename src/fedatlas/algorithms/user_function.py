@@ -33,16 +33,16 @@ def find_function(text: str, what: str) -> Callable[..., Any]:
     except FedatlasError:
         raise
     except Exception as error:
-        raise UsageError(f"{what} {text!r} cannot be loaded: {told(error)}.") from error
+        raise UsageError(f"{what} {text!r} cannot be loaded: {describe_error(error)}.") from error
     if not callable(function):
         raise UsageError(f"{what} {text!r} is no function but of type {type(function).__name__}.")
     return function
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return what an error in a user's own code says, and where it came up.
 
-    >>> told(ValueError("too small"))
+    >>> describe_error(ValueError("too small"))
     'ValueError: too small'
     """
     frames = [

@@ -115,7 +115,7 @@ def compare(
     overwrite: OverwriteOption = False,
 ) -> None:
     """Train several algorithms on the same clients, print one table and write a report."""
-    from fedatlas.algorithms import ALGORITHMS
+    from fedatlas.algorithms import standalone
     from fedatlas.cli.run_config import run_side_by_side, short_name, try_config, unfit_algorithms
     from fedatlas.config.config import Config
     from fedatlas.report import write_report
@@ -139,7 +139,7 @@ def compare(
                 config, set_ or (), **_sections(name, data, data_folder, model, rounds, seed)
             )
             for seed in _seed_list(seeds)
-            for name in (ALGORITHMS if algorithms == ["all"] else algorithms)
+            for name in (standalone() if algorithms == ["all"] else algorithms)
         }
         for name, why in unfit_algorithms(settings.values()).items():
             if algorithms != ["all"]:

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 
-from fedatlas.algorithms import ALGORITHMS, build_algorithm
+from fedatlas.algorithms import ALGORITHMS, build_algorithm, standalone
 from fedatlas.atlas import ENCODERS, SOURCES, atlas_disclosures
 from fedatlas.atlas.client2vec.index import STRATEGIES
 from fedatlas.data import DATASETS, PARTITIONS
@@ -35,7 +35,7 @@ NOTES = {
 
 def disclosures_by_algorithm() -> dict[str, str]:
     """Return what leaves a client beyond its number of examples and the model's change; and for an atlas of clients."""
-    lines = {name: build_algorithm(name).disclosures() for name in ALGORITHMS}
+    lines = {name: build_algorithm(name).disclosures() for name in standalone()}
     for source in SOURCES:
         strategies = STRATEGIES if source == "client2vec" else ("",)
         lines |= {

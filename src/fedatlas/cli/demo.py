@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.adapting.adapter import Adapter
-from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms import ALGORITHMS, standalone
 from fedatlas.config.config import Config
 from fedatlas.report import write_report
 from fedatlas.runs.run import Run
@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
 def run_demo(folder: Path, *, workers: int | None = None, rounds: int = 10) -> Iterator[Part]:
     """Train all algorithms, those of one comparison on the same clients, and yield the comparisons as they end."""
-    names = [name for name, recipe in ALGORITHMS.items() if recipe().needs_model is None]
+    names = [name for name in standalone() if "model" not in ALGORITHMS.facts(name)]
     training = {"rounds": rounds, "batch_size": 16, "evaluate_every": 2}
     yield _compare("A small network, all of it trained", DEMO, training, names, folder, workers)
     few = min(rounds, PROMPTED_ROUNDS)

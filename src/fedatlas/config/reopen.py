@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from fedatlas.algorithms import ALGORITHMS, build_algorithm
+from fedatlas.algorithms import build_algorithm, standalone
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.config.config import Config
 from fedatlas.data import ByDomain, Dataset, Federation, Iid, NaturalId, Transform, federate
@@ -43,7 +43,7 @@ def run_algorithm(run: Run, given: Algorithm | None = None) -> Algorithm:
         file = run.folder / ATLAS
         return config.algorithm(Atlas.load(file) if file.exists() else None)
     then: dict[str, Any] = run.resolved["algorithm"]
-    if given is None and run.name not in ALGORITHMS:
+    if given is None and run.name not in standalone():
         raise UsageError(f"{run.folder} was made by {run.name!r}, which is none of the recipes; give algorithm=.")
     algorithm = given or _with_optimizer(build_algorithm(run.name), then["optimizer"])
     now = json.loads(json.dumps(algorithm.describe()))

@@ -92,12 +92,6 @@ class Algorithm:
         """Whether clients are asked before each round's training."""
         return any(term.surveys for term in self.objective)
 
-    @property
-    def needs_model(self) -> str | None:
-        """The name of the model that the algorithm is built around, where not any model will do."""
-        needed = (getattr(extension, "needs_model", None) for extension in self.extensions)
-        return next((name for name in needed if name is not None), None)
-
     def server_parts(self) -> Iterator[tuple[str, Sampler | Weighting | ServerRule]]:
         """Yield the parts that remember on the server, each with the key of its memory."""
         yield f"sampler/{self.sampler.name}", self.sampler
