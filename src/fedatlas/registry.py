@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import ast
 import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from fedatlas.errors import unknown_name
 
 T = TypeVar("T", bound=Callable[..., Any])
+Thing = TypeVar("Thing", bound=Callable[..., Any])
 ROOT = Path(__file__).parent
 
 
@@ -46,12 +48,12 @@ class Registry(Mapping[str, T], Generic[T]):
         self._things: dict[str, T] = {}
         self._facts: dict[str, dict[str, Any]] = {}
 
-    def register(self, name: str | None = None, **facts: Any) -> Callable[[T], T]:
-        """Return a decorator that registers what it decorates."""
+    def register(self, name: str | None = None, **facts: Any) -> Callable[[Thing], Thing]:
+        """Return a decorator that registers a function or class and returns it unchanged."""
 
-        def decorate(thing: T) -> T:
+        def decorate(thing: Thing) -> Thing:
             title = name or thing.__name__
-            self._things[title], self._facts[title] = thing, facts
+            self._things[title], self._facts[title] = cast(T, thing), facts
             return thing
 
         return decorate
@@ -115,4 +117,32 @@ def _constant(node: ast.expr) -> Any:
 def _parameters(node: ast.FunctionDef | ast.ClassDef) -> tuple[str, ...]:
     if isinstance(node, ast.FunctionDef):
         return tuple(a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs))
-    return tuple(n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name))
+    own = [
+        n for n in node.body if isinstance(n, ast.AnnAssign) and not ast.unparse(n.annotation).startswith("ClassVar")
+    ]
+    return tuple(n.target.id for n in own if isinstance(n.target, ast.Name))
+
+
+def lazy_exports(package: str) -> Callable[[str], Any]:
+    """Return a package's ``__getattr__``: a name is imported when it is first used.
+
+    The names and their modules are those of the package's ``if TYPE_CHECKING:`` block, which type checkers read too.
+    """
+    module = sys.modules[package]
+
+    def get(name: str) -> Any:
+        home = _exports(str(module.__file__)).get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(home), name)
+        setattr(module, name, value)
+        return value
+
+    return get
+
+
+@cache
+def _exports(file: str) -> dict[str, str]:
+    blocks = [node for node in ast.parse(Path(file).read_text(encoding="utf-8")).body if isinstance(node, ast.If)]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module for node in imports if node.module for alias in node.names}

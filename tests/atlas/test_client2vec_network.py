@@ -8,14 +8,13 @@ from torch import Tensor
 
 from fedatlas.atlas.client2vec.network import (
     DSAIGN,
-    LOSSES,
     Halves,
-    IndexSettings,
     decomposition_losses,
     diversity_loss,
     orthogonality_loss,
     similarity_loss,
 )
+from fedatlas.atlas.client2vec.settings import LOSSES, IndexSettings
 from fedatlas.errors import DataError, UsageError
 from fedatlas.seeds import generator
 from pages import as_told, read, told

@@ -15,7 +15,8 @@ from fedatlas.atlas.client2vec.index import (
     train_index_network,
     training_pairs,
 )
-from fedatlas.atlas.client2vec.network import DSAIGN, IndexSettings, similarity_loss
+from fedatlas.atlas.client2vec.network import DSAIGN, similarity_loss
+from fedatlas.atlas.client2vec.settings import IndexSettings
 from fedatlas.atlas.client2vec.train_federated import Decomposition, index_algorithm, index_work
 from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.data.federation import Federation

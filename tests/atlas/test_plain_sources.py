@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedatlas.atlas.encoders.base import Embeddings
-from fedatlas.atlas.plain_sources import class_prototypes, feature_average, head_weights, label_histogram
+from fedatlas.atlas.sources import class_prototypes, feature_average, head_weights, label_histogram
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import DataError, UsageError
@@ -71,7 +71,7 @@ def test_head_weights_are_the_classifiers_of_the_clients_that_trained() -> None:
 
 def test_head_weights_refuse_strangers_and_states_that_do_not_fit() -> None:
     clients = line_federation(([1.0], [0]), ([2.0], [1]))
-    with pytest.raises(UsageError, match="'client-9', which is no client"):
+    with pytest.raises(UsageError, match="'client-9', which is not a client"):
         head_weights(clients, {"client-9": {"head.weight": torch.ones(1, 1)}}, Line())
     with pytest.raises(
         UsageError, match=r"client 'client-0': its state must hold 'head.weight' of \(1, 1\), got \(2, 1"

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from fedatlas.atlas import SOURCES, Atlas, IndexSettings, atlas_disclosures, make_atlas
-from fedatlas.atlas.sources import index_settings, kept_atlas
+from fedatlas.atlas import SOURCES, Atlas, AtlasSettings, IndexSettings, atlas_disclosures, make_atlas
+from fedatlas.atlas.sources import kept_atlas
 from fedatlas.data import Iid, federate, load_dataset
 from fedatlas.errors import UsageError
 from tiny import blob_federation
@@ -41,8 +41,8 @@ def test_epochs_and_seed_reach_the_index_and_over_the_built_in_encoder_it_is_nar
     settings = IndexSettings(feed_forward=8, layers=1, upload=8)
     atlas = make_atlas(federation, epochs=2, seed=5, settings=settings, progress=False)
     assert (atlas.provenance["epochs"], atlas.provenance["seed"]) == (2, 5)
-    assert index_settings("builtin") == IndexSettings(feed_forward=64)
-    assert index_settings("clip") == IndexSettings()
+    assert AtlasSettings().index_settings() == IndexSettings(feed_forward=64)
+    assert AtlasSettings(encoder="clip").index_settings() == IndexSettings()
 
 
 def test_a_kept_atlas_is_used_again_only_by_a_run_that_resumes(tmp_path: Path) -> None:

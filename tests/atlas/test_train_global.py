@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedatlas.atlas.client2vec import train_global as global_index
-from fedatlas.atlas.client2vec.network import DSAIGN, IndexSettings
+from fedatlas.atlas.client2vec.network import DSAIGN
+from fedatlas.atlas.client2vec.settings import IndexSettings
 from fedatlas.atlas.client2vec.train_global import _batches, train_globally
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation

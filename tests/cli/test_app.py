@@ -14,7 +14,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from fedatlas.atlas.client2vec.index import EPOCHS
+from fedatlas.atlas.client2vec.settings import EPOCHS
 from fedatlas.cli.app import app, map_
 from fedatlas.cli.catalogue import CATALOGUES
 from fedatlas.cli.terminal import print_lines, print_rows

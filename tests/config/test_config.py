@@ -195,7 +195,7 @@ def test_a_scaling_that_cannot_be_is_refused(settings: list[str], message: str, 
 
 
 def test_every_option_that_a_config_can_set_has_a_type() -> None:
-    makers = [*ALGORITHMS.values(), *OPTIMIZERS.values(), *PARTITIONS.values(), *(e.builder for e in MODELS.values())]
+    makers = [*ALGORITHMS.values(), *OPTIMIZERS.values(), *PARTITIONS.values(), *MODELS.values()]
     for make in makers:
         assert inspect.signature(make).parameters.keys() <= get_type_hints(make).keys()
     closed = [section for section in DEFAULTS if section not in (*OPEN, "seed", "algorithms")]

@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 
 from fedatlas.config.config import Config
-from fedatlas.data.loading import catalogue as named
-from fedatlas.data.loading.catalogue import DATASETS, load_dataset
+from fedatlas.data.loading import load as loading
+from fedatlas.data.loading.catalogue import DATASETS
+from fedatlas.data.loading.load import load_dataset
 from fedatlas.errors import DataError, UsageError
 
 
@@ -162,8 +163,8 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, monkeypatch):
 
 @pytest.fixture
 def digit_five_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(named, "GENERATED_TRAIN", 20)
-    monkeypatch.setattr(named, "GENERATED_TEST", 10)
+    monkeypatch.setattr(loading, "GENERATED_TRAIN", 20)
+    monkeypatch.setattr(loading, "GENERATED_TEST", 10)
     save_split(tmp_path / "mnist.npz", np.full((20, 28, 28), 90, np.uint8), 4)
     save_split(tmp_path / "usps.npz", noise(12, 16, 16), 2)
     save_split(tmp_path / "mnistm.npz", noise(14, 32, 32, 3), 3)

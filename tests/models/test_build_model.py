@@ -108,7 +108,7 @@ def test_an_image_model_refuses_tokens(name: str) -> None:
 
 
 def test_the_lstm_refuses_images_and_features() -> None:
-    for shape, fitting in (((3, 8, 8), "mlp, cnn, resnet18, .*"), ((6,), "mlp")):
+    for shape, fitting in (((3, 8, 8), "cct_7_3x1, .*, mlp, cnn, vit"), ((6,), "mlp")):
         with pytest.raises(UsageError, match=rf"'char_lstm' reads tokens.*Choose another model \({fitting}\)"):
             build_model("char_lstm", num_classes=2, input_shape=shape)
 

@@ -1,18 +1,33 @@
 """Atlases: one vector a client that says what its data looks like."""
 
-from fedatlas.atlas.atlas import Atlas
-from fedatlas.atlas.client2vec.index import client2vec_index, index_client, index_clients, train_index_network
-from fedatlas.atlas.client2vec.network import DSAIGN, IndexSettings
-from fedatlas.atlas.encoders.base import Embeddings, Encoder
-from fedatlas.atlas.encoders.registry import ENCODERS, make_encoder
-from fedatlas.atlas.plain_sources import class_prototypes, feature_average, head_weights, label_histogram
-from fedatlas.atlas.sources import SOURCES, atlas_disclosures, make_atlas
+from typing import TYPE_CHECKING
+
+from fedatlas.registry import lazy_exports
+
+if TYPE_CHECKING:
+    from fedatlas.atlas.atlas import Atlas
+    from fedatlas.atlas.client2vec.index import client2vec_index, index_client, index_clients, train_index_network
+    from fedatlas.atlas.client2vec.network import DSAIGN
+    from fedatlas.atlas.client2vec.settings import IndexSettings
+    from fedatlas.atlas.encoders.base import Embeddings, Encoder
+    from fedatlas.atlas.encoders.registry import ENCODERS, make_encoder
+    from fedatlas.atlas.registry import SOURCES
+    from fedatlas.atlas.settings import AtlasSettings
+    from fedatlas.atlas.sources import (
+        atlas_disclosures,
+        class_prototypes,
+        feature_average,
+        head_weights,
+        label_histogram,
+        make_atlas,
+    )
 
 __all__ = [
     "DSAIGN",
     "ENCODERS",
     "SOURCES",
     "Atlas",
+    "AtlasSettings",
     "Embeddings",
     "Encoder",
     "IndexSettings",
@@ -28,3 +43,5 @@ __all__ = [
     "make_encoder",
     "train_index_network",
 ]
+
+__getattr__ = lazy_exports(__name__)

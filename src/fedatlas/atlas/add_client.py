@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.encoders.registry import make_encoder
-from fedatlas.atlas.plain_sources import class_prototypes, feature_average, label_histogram
+from fedatlas.atlas.sources import class_prototypes, feature_average, label_histogram
 from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError
 

@@ -1,31 +1,64 @@
-"""Make an atlas by the name of its source."""
+"""The sources of an atlas: Client2Vec's index, and plain ones without a network.
 
-from collections.abc import Callable
+The plain ones are the alternatives that Client2Vec is compared with (Table 2: "Feature Average", "Class Prototypes",
+"Local Model Weights", "Only Label Index"). All look at a client's training examples only; a client that has none gets
+zeros, which have cosine 0 with everything.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.atlas.client2vec.index import EPOCHS, STRATEGIES, client2vec_index
-from fedatlas.atlas.client2vec.network import IndexSettings
+from fedatlas.atlas.client2vec.settings import STRATEGIES, IndexSettings
 from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.encoders.registry import make_encoder
-from fedatlas.atlas.plain_sources import class_prototypes, feature_average, label_histogram
+from fedatlas.atlas.noise import clip_rows
+from fedatlas.atlas.registry import SOURCES, source
+from fedatlas.atlas.settings import AtlasSettings
 from fedatlas.data.federation import Federation
-from fedatlas.errors import unknown_name
+from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.models.head import head_parameters
+from fedatlas.parts.types import Tensors
 
-SOURCES = {
-    "client2vec": "Client2Vec's index: a feature half and a label half from an encoder and a small network",
-    "class-prototypes": "the mean embedding of each class, side by side",
-    "feature-average": "the mean embedding of a client's examples",
-    "label-histogram": "the share of each class; needs no encoder",
-}
+FEATURE, LABEL = "feature", "label"
 
-_DISCLOSED: dict[str, tuple[str, ...]] = {
-    "client2vec": ("the client's vector: the means of its examples' feature indices and of its labels' vectors",),
-    "class-prototypes": ("the client's vector: the mean embedding of its examples of each class",),
-    "feature-average": ("the client's vector: the mean embedding of its examples",),
-    "label-histogram": ("the client's vector: the share of each class among its examples",),
-}
+
+def make_atlas(
+    federation: Federation,
+    how: AtlasSettings | None = None,
+    *,
+    device: str = "cpu",
+    workers: int | None = None,
+    progress: bool | None = None,
+    **changes: Any,
+) -> Atlas:
+    """Return an atlas of a federation; ``changes`` are fields of ``AtlasSettings``, such as ``source`` and ``seed``.
+
+    >>> from fedatlas import Iid, federate, load_dataset
+    >>> federation = federate(load_dataset("digits"), Iid(num_clients=4))
+    >>> make_atlas(federation, source="label-histogram").half("label").shape
+    torch.Size([4, 10])
+    """
+    titles = [field.name for field in fields(AtlasSettings)]
+    for title in changes:
+        if title not in titles:
+            raise unknown_name("option of make_atlas", title, titles)
+    how = replace(how or AtlasSettings(), **changes)
+    make = SOURCES[how.source]
+    wanted = inspect.signature(make).parameters
+    offered: dict[str, Any] = {title: getattr(how, title) for title in ("strategy", "epochs", "seed")}
+    offered |= {"settings": how.index_settings(), "device": device, "workers": workers, "progress": progress}
+    if "embeddings" in wanted:
+        encoder = make_encoder(how.encoder, **how.encoder_options or {})
+        offered["embeddings"] = encoder.encode(federation, progress=progress)
+    made: Atlas = make(federation, **{title: value for title, value in offered.items() if title in wanted})
+    return made
 
 
 def atlas_disclosures(
@@ -36,9 +69,7 @@ def atlas_disclosures(
     >>> atlas_disclosures("label-histogram")
     ["the client's vector: the share of each class among its examples"]
     """
-    if source not in SOURCES:
-        raise unknown_name("source of an atlas", source, SOURCES)
-    said = list(_DISCLOSED[source])
+    said = [f"the client's vector: {SOURCES.facts(source)['discloses']}"]
     if source == "client2vec":
         if strategy not in STRATEGIES:
             raise unknown_name("strategy", strategy, STRATEGIES)
@@ -47,13 +78,6 @@ def atlas_disclosures(
         change = "the change of the index network, in each round that the client takes part in"
         said.insert(0, pairs if strategy == "global" else change)
     return said
-
-
-def index_settings(encoder: str, settings: IndexSettings | None = None) -> IndexSettings:
-    """Return the settings of the index network over an encoder, where none are given."""
-    if settings is not None:
-        return settings
-    return IndexSettings(feed_forward=64) if encoder == "builtin" else IndexSettings()
 
 
 def kept_atlas(file: Path, make: Callable[[], Atlas], *, resume: bool) -> Atlas:
@@ -66,46 +90,133 @@ def kept_atlas(file: Path, make: Callable[[], Atlas], *, resume: bool) -> Atlas:
     return atlas
 
 
-def make_atlas(
-    federation: Federation,
-    *,
-    source: str = "client2vec",
-    encoder: str = "builtin",
-    encoder_options: dict[str, Any] | None = None,
-    strategy: str = "global",
-    epochs: int = EPOCHS,
-    seed: int = 0,
-    settings: IndexSettings | None = None,
-    workers: int | None = None,
-    device: str = "cpu",
-    progress: bool | None = None,
-) -> Atlas:
-    """Return an atlas of a federation; ``strategy``, ``epochs`` and ``settings`` are Client2Vec's.
+@source("class-prototypes", discloses="the mean embedding of its examples of each class")
+def class_prototypes(federation: Federation, embeddings: Embeddings) -> Atlas:
+    """The mean embedding of a client's examples of each class, side by side, as half ``feature``.
 
-    Without settings the network is the paper's, except that over the built-in encoder its feed-forward layers are 64
-    wide and not 2048: a CPU then needs minutes and not hours.
-
-    >>> from fedatlas import Iid, federate, load_dataset
-    >>> federation = federate(load_dataset("digits"), Iid(num_clients=4))
-    >>> make_atlas(federation, source="label-histogram").half("label").shape
-    torch.Size([4, 10])
+    The width is classes x embedding; a class that a client does not have is zeros.
     """
-    if source not in SOURCES:
-        raise unknown_name("source of an atlas", source, SOURCES)
-    if source == "label-histogram":
-        return label_histogram(federation)
-    embeddings: Embeddings = make_encoder(encoder, **encoder_options or {}).encode(federation, progress=progress)
-    if source == "client2vec":
-        return client2vec_index(
-            federation,
-            embeddings,
-            settings=index_settings(encoder, settings),
-            strategy=strategy,
-            epochs=epochs,
-            seed=seed,
-            device=device,
-            workers=workers,
-            progress=progress,
+    examples = _examples(federation, embeddings)
+    num_classes, width = federation.num_classes, examples.shape[1]
+
+    def prototypes(own: Tensor, labels: Tensor) -> Tensor:
+        sums = torch.zeros(num_classes, width).index_add_(0, labels, examples[own].float())
+        counts = torch.bincount(labels, minlength=num_classes)
+        return (sums / counts.clamp(min=1)[:, None]).flatten()
+
+    provenance = {"source": "class_prototypes", "encoder": embeddings.encoder}
+    return _atlas(federation, FEATURE, num_classes * width, prototypes, provenance)
+
+
+@source("feature-average", discloses="the mean embedding of its examples")
+def feature_average(federation: Federation, embeddings: Embeddings, *, clip: float | None = None) -> Atlas:
+    """The mean embedding of a client's examples, as half ``feature``.
+
+    Args:
+        federation: the clients.
+        embeddings: one vector an example.
+        clip: scales longer embeddings down to this norm before the mean, so that one example can move it by at most
+            2 clip / n; ``Atlas.with_noise(protects="example")`` needs that.
+    """
+    if clip is not None and not clip > 0:
+        raise UsageError(f"feature_average(clip) must be positive, got {clip}.", code="out-of-range", got=clip)
+    examples = _examples(federation, embeddings)
+
+    def mean(own: Tensor, labels: Tensor) -> Tensor:
+        rows = examples[own].float()
+        return (rows if clip is None else clip_rows(rows, clip)).mean(0)
+
+    known: dict[str, Any] = {} if clip is None else {"example_clip": {FEATURE: float(clip)}}
+    provenance = {"source": "feature_average", "encoder": embeddings.encoder, **known}
+    return _atlas(federation, FEATURE, examples.shape[1], mean, provenance)
+
+
+@source("label-histogram", discloses="the share of each class among its examples")
+def label_histogram(federation: Federation) -> Atlas:
+    """The share of each class among a client's examples, as half ``label``; needs no encoder.
+
+    >>> label_histogram(federation).half("label")  # doctest: +SKIP
+    tensor([[0.7500, 0.2500], [0.0000, 1.0000]])
+    """
+
+    def shares(own: Tensor, labels: Tensor) -> Tensor:
+        return torch.bincount(labels, minlength=federation.num_classes) / len(labels)
+
+    # The mean of one-hot rows, each of norm 1.
+    provenance = {"source": "label_histogram", "example_clip": {LABEL: 1.0}}
+    return _atlas(federation, LABEL, federation.num_classes, shares, provenance)
+
+
+def head_weights(federation: Federation, states: Mapping[str, Tensors], model: nn.Module) -> Atlas:
+    """Return the classifier's parameters after each client's training, as half ``feature``.
+
+    The paper takes them after every local epoch, so that they change as training goes on; an atlas does not change, and
+    holds one moment: that of the given states. A client without a state (one that has not trained yet) gets zeros.
+
+    Args:
+        federation: the clients.
+        states: a client's name to its parameters by name, such as a state dict; only the classifier's are read.
+        model: says which parameters are the classifier's (those of its ``head``).
+    """
+    unknown = sorted(states.keys() - {client.name for client in federation})
+    if unknown or not states:
+        raise UsageError(
+            f"head_weights takes the states of clients of {federation.name}, by name; got "
+            f"{f'one of {unknown[0]!r}, which is not a client of it' if unknown else 'none'}.",
+            code="client-states",
+            got=unknown,
         )
-    make = feature_average if source == "feature-average" else class_prototypes
-    return make(federation, embeddings)
+    shapes = {name: model.get_parameter(name).shape for name in head_parameters(model)}
+    for client, state in states.items():
+        wrong = next((name for name in shapes if name not in state or state[name].shape != shapes[name]), None)
+        if wrong is not None:
+            got = tuple(state[wrong].shape) if wrong in state else "none"
+            raise UsageError(
+                f"client {client!r}: its state must hold {wrong!r} of {tuple(shapes[wrong])}, got {got}.",
+                code="shape-mismatch",
+                client=client,
+                got=got,
+            )
+    rows = torch.zeros(len(federation), sum(shape.numel() for shape in shapes.values()))
+    for i, member in enumerate(federation):
+        if member.name in states:
+            rows[i] = torch.cat([states[member.name][name].detach().flatten().float().cpu() for name in shapes])
+    return _collect(federation, FEATURE, rows, {"source": "head_weights", "parameters": list(shapes)})
+
+
+def _examples(federation: Federation, embeddings: Embeddings) -> Tensor:
+    if len(embeddings.examples) != len(federation.data):
+        raise DataError(
+            f"{len(embeddings.examples)} embeddings for the {len(federation.data)} examples of {federation.name}; "
+            "encode the same federation.",
+            code="embeddings-mismatch",
+            got=len(embeddings.examples),
+        )
+    return embeddings.examples.cpu()
+
+
+def _atlas(
+    federation: Federation,
+    half: str,
+    width: int,
+    summary: Callable[[Tensor, Tensor], Tensor],
+    provenance: Mapping[str, Any],
+) -> Atlas:
+    """Return the atlas of one row a client, made from the positions and labels of its training examples."""
+    rows = torch.zeros(len(federation), width)
+    labels = federation.data.labels.cpu()
+    for i, client in enumerate(federation):
+        own = client.train.cpu()
+        if len(own):
+            rows[i] = summary(own, labels[own])
+    return _collect(federation, half, rows, provenance)
+
+
+def _collect(federation: Federation, half: str, rows: Tensor, provenance: Mapping[str, Any]) -> Atlas:
+    return Atlas(
+        names=tuple(client.name for client in federation),
+        halves={half: rows},
+        sizes=torch.tensor([len(client.train) for client in federation]),
+        domains=tuple(client.domain for client in federation),
+        provenance={**provenance, "federation": f"{federation.name}: {federation.partition}"},
+    )

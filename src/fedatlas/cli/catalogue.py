@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from fedatlas.algorithms import ALGORITHMS, build_algorithm, standalone
 from fedatlas.atlas import ENCODERS, SOURCES, atlas_disclosures
-from fedatlas.atlas.client2vec.index import STRATEGIES
+from fedatlas.atlas.client2vec.settings import STRATEGIES
 from fedatlas.data import DATASETS, PARTITIONS
 from fedatlas.models import HUB_PREFIX, MODELS
 from fedatlas.parts.optimizer import OPTIMIZERS
@@ -20,10 +20,10 @@ CATALOGUES: dict[str, Callable[[], dict[str, str]]] = {
     "datasets": lambda: {name: entry.description for name, entry in DATASETS.items()},
     "partitions": lambda: {name: _first_line(partition) for name, partition in PARTITIONS.items()},
     "models": lambda: {
-        **{name: entry.description for name, entry in MODELS.items()},
+        **{name: _first_line(builder) for name, builder in MODELS.items()},
         f"{HUB_PREFIX}NAME": "any Hugging Face image backbone by name or folder, on images (needs the extra hub)",
     },
-    "atlases": lambda: SOURCES,
+    "atlases": lambda: {name: _first_line(source) for name, source in SOURCES.items()},
     "encoders": lambda: {name: _first_line(encoder) for name, encoder in ENCODERS.items()},
     "optimizers": lambda: {name: _first_line(optimizer) for name, optimizer in OPTIMIZERS.items()},
 }

@@ -33,7 +33,7 @@ from typing import Any
 from fedatlas.algorithms import ALGORITHMS, build_algorithm
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.atlas.client2vec.network import IndexSettings
+from fedatlas.atlas.client2vec.settings import IndexSettings
 from fedatlas.client.work import LocalWork
 from fedatlas.config.schema import ATLAS_OPTIONS, check_model, check_types
 from fedatlas.data import PARTITIONS, Augment, Dataset, Federation, Partition, federate, is_named, load_dataset

@@ -8,8 +8,8 @@ from typing import Any, get_type_hints
 
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.client2vec import client2vec
-from fedatlas.atlas.client2vec.network import IndexSettings
-from fedatlas.atlas.sources import make_atlas
+from fedatlas.atlas.client2vec.settings import IndexSettings
+from fedatlas.atlas.settings import AtlasSettings
 from fedatlas.client.work import LocalWork
 from fedatlas.config.types import check_options, check_value
 from fedatlas.data import PARTITIONS, Augment, federate
@@ -90,7 +90,7 @@ def check_types(values: Mapping[str, Any]) -> None:
                 f"atlas.make is a table that says how to make an atlas, got {make!r}. Give e.g. "
                 '{ source = "label-histogram" }; a file goes into atlas.file.'
             )
-        check_options("atlas.make", make, make_atlas)
+        check_options("atlas.make", make, AtlasSettings)
         check_value("atlas.make.settings", make.get("settings"), Mapping[str, Any] | None)
         check_options("atlas.make.settings", make.get("settings") or {}, IndexSettings)
     check_model(values["model"])
@@ -103,7 +103,7 @@ def check_types(values: Mapping[str, Any]) -> None:
 
 def check_model(options: Mapping[str, Any]) -> None:
     """Refuse options of the wrong type for the model that is named; where none is, that waits for the data."""
-    models = {name: entry.builder for name, entry in MODELS.items()}
+    models = dict(MODELS)
     if str(name := options["name"]).startswith(HUB_PREFIX):
         models[name] = hub_backbone
     _check_named("model", options, models)

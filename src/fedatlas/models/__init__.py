@@ -1,8 +1,14 @@
 """Networks that return ``(features, logits)``, by name."""
 
-from fedatlas.models.classifier import Classifier, InputForm
-from fedatlas.models.norms import NORM_LAYERS, NORMS, make_norm, without_running_statistics
-from fedatlas.models.registry import HUB_PREFIX, MODELS, ModelEntry, build_model, model_options
+from typing import TYPE_CHECKING
+
+from fedatlas.registry import lazy_exports
+
+if TYPE_CHECKING:
+    from fedatlas.models.build import build_model, model_options
+    from fedatlas.models.classifier import Classifier, InputForm
+    from fedatlas.models.norms import NORM_LAYERS, NORMS, make_norm, without_running_statistics
+    from fedatlas.models.registry import HUB_PREFIX, MODELS
 
 __all__ = [
     "HUB_PREFIX",
@@ -11,9 +17,10 @@ __all__ = [
     "NORM_LAYERS",
     "Classifier",
     "InputForm",
-    "ModelEntry",
     "build_model",
     "make_norm",
     "model_options",
     "without_running_statistics",
 ]
+
+__getattr__ = lazy_exports(__name__)

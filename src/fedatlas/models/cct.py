@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedatlas.models.classifier import Classifier, InputForm, attention_kernel, dropout, require_probability
+from fedatlas.models.registry import model
 
 DIMENSION = 256
 NUM_HEADS = 4
@@ -113,6 +114,7 @@ class CompactTransformer(Classifier):
         return pooled
 
 
+@model(reads=("image",))
 def cct_7_3x1(
     num_classes: int,
     form: InputForm,
@@ -121,7 +123,10 @@ def cct_7_3x1(
     attention_dropout: float = 0.0,
     stochastic_depth: float = 0.0,
 ) -> CompactTransformer:
-    """Build a CCT-7/3x1. The authors' code has ``attention_dropout=0.1`` and ``stochastic_depth=0.1``."""
+    """Compact convolutional transformer of seven layers, on images.
+
+    The authors' code has ``attention_dropout=0.1`` and ``stochastic_depth=0.1``.
+    """
     image = form.image("cct_7_3x1")
     require_probability(
         "cct_7_3x1", dropout=dropout, attention_dropout=attention_dropout, stochastic_depth=stochastic_depth

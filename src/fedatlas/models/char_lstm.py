@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.models.classifier import Classifier, InputForm, inside_transformation, require_positive
+from fedatlas.models.registry import model
 
 
 class CharacterLstm(Classifier):
@@ -39,10 +40,14 @@ def plain_lstm(lstm: nn.LSTM, inputs: Tensor) -> Tensor:
     return inputs
 
 
+@model(reads=("tokens",))
 def char_lstm(
     num_classes: int, form: InputForm, *, embedding: int = 8, hidden: int = 256, layers: int = 2
 ) -> CharacterLstm:
-    """Build a next-character LSTM; inside ``vmap`` it runs step by step instead of fused."""
+    """LEAF's next-character LSTM, two layers of 256, on tokens.
+
+    Inside ``vmap`` it runs step by step instead of fused.
+    """
     if form.kind != "tokens":
         raise form.mismatch("char_lstm", "tokens, input_shape (length,) and a vocabulary_size")
     require_positive("char_lstm", embedding=embedding, hidden=hidden, layers=layers)

@@ -9,6 +9,7 @@ from torch._C._functorch import maybe_current_level
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedatlas.errors import UsageError
+from fedatlas.models.registry import MODELS
 
 KINDS = {1: ("features", "tokens"), 3: ("image",)}
 
@@ -70,9 +71,7 @@ class InputForm:
 
     def mismatch(self, model: str, wanted: str) -> UsageError:
         """Return the error for a model that cannot read this form, with those that can."""
-        from fedatlas.models.registry import MODELS  # the registry imports the models, and they this
-
-        fitting = ", ".join(name for name, entry in MODELS.items() if self.kind in entry.reads)
+        fitting = ", ".join(name for name, entry in MODELS.entries.items() if self.kind in entry.facts["reads"])
         return UsageError(
             f"model {model!r} reads {wanted}; got {self.kind} of shape {self.shape} with "
             f"vocabulary_size {self.vocabulary_size}. Choose another model ({fitting}) or another data set."

@@ -11,6 +11,7 @@ from fedatlas.errors import UsageError
 from fedatlas.models.classifier import Classifier, InputForm, dropout, require_probability
 from fedatlas.models.norms import check_map_size, make_norm
 from fedatlas.models.pretrained import load_pretrained
+from fedatlas.models.registry import model
 
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 """Expansion, channels, blocks and the first block's stride of each stage."""
@@ -77,6 +78,7 @@ def scaled(channels: int, width: float) -> int:
     return rounded + 8 if rounded < 0.9 * channels * width else rounded
 
 
+@model(reads=("image",))
 def mobilenet_v2(
     num_classes: int,
     form: InputForm,
@@ -87,7 +89,7 @@ def mobilenet_v2(
     dropout: float = 0.0,
     pretrained: str | None = None,
 ) -> MobileNetV2:
-    """Build a MobileNetV2.
+    """MobileNetV2, on images of 64 pixels or, with ``stem_stride=1``, of 32.
 
     Args:
         width: multiplies the channels.

@@ -26,6 +26,7 @@ from fedatlas.models.classifier import (
 from fedatlas.models.classifier import dropout as dropout_layer
 from fedatlas.models.frozen_outputs import kept_pass
 from fedatlas.models.hub import load_backbone
+from fedatlas.models.registry import model
 from fedatlas.models.vit import TokenEncoder, input_gradients, make_transformer, require_channels
 
 HUB_PREFIX = "hf:"
@@ -213,6 +214,7 @@ def hub_encoder(source: str) -> HubEncoder:
     return encoder
 
 
+@model(reads=("image",))
 def prompted_vit(
     num_classes: int,
     form: InputForm,
@@ -228,7 +230,7 @@ def prompted_vit(
     depth: int = 6,
     heads: int = 3,
 ) -> PromptedClassifier:
-    """Build a frozen ViT with trainable prompts and head.
+    """Frozen vision transformer with learnable prompts and head, on images; pretrained weights ship.
 
     Args:
         backbone: ``hf:NAME_OR_FOLDER``, a ViT on the Hugging Face hub or in a folder; None is the own small ViT.

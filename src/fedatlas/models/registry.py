@@ -1,101 +1,16 @@
-"""The models by name, and how one is built from a seed."""
+"""The models by name; nothing here imports torch."""
 
-import functools
-import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
+from fedatlas.registry import Registry
 
-from fedatlas.errors import unknown_name
-from fedatlas.models.cct import cct_7_3x1
-from fedatlas.models.char_lstm import char_lstm
-from fedatlas.models.classifier import Classifier, InputForm, require_positive
-from fedatlas.models.hub import hub_backbone
-from fedatlas.models.mobilenet import mobilenet_v2
-from fedatlas.models.prompted import prompted_vit
-from fedatlas.models.resnet import resnet18
-from fedatlas.models.small import cnn, mlp
-from fedatlas.models.vit import vit
-from fedatlas.seeds import derive
-
-Builder = Callable[..., Classifier]
-
-
-class ModelEntry(NamedTuple):
-    """How a model is built, and one line about it."""
-
-    builder: Builder
-    description: str
-    reads: tuple[str, ...] = ("image",)
-    """The kinds of data that it can read."""
-
-
-MODELS: dict[str, ModelEntry] = {
-    "mlp": ModelEntry(mlp, "linear layers with ReLU between, on images or features", ("features", "image")),
-    "cnn": ModelEntry(cnn, "two 3x3 convolutions, a max-pool and a hidden layer: small and fast, on images"),
-    "resnet18": ModelEntry(resnet18, "ResNet-18 with a choice of stem, norm and width, on images"),
-    "mobilenet_v2": ModelEntry(mobilenet_v2, "MobileNetV2, on images of 64 pixels or, with stem_stride=1, of 32"),
-    "cct_7_3x1": ModelEntry(cct_7_3x1, "compact convolutional transformer of seven layers, on images"),
-    "vit": ModelEntry(vit, "vision transformer of six layers, on images; weights=cifar10 starts from those that ship"),
-    "prompted_vit": ModelEntry(
-        prompted_vit, "frozen vision transformer with learnable prompts and head, on images; pretrained weights ship"
-    ),
-    "char_lstm": ModelEntry(char_lstm, "LEAF's next-character LSTM, two layers of 256, on tokens", ("tokens",)),
-}
+MODELS: Registry[Callable[..., Any]] = Registry("model", "model", "fedatlas.models")
+"""Functions ``(num_classes, form, **options)`` that build a network; ``reads`` says which kinds of data it can read."""
+model = MODELS.register
 
 USUAL_MODELS = {"features": "mlp", "image": "cnn", "tokens": "char_lstm"}
 """The model for each kind of data where a config names none."""
 
 HUB_PREFIX = "hf:"
 """``hf:NAME_OR_FOLDER`` is any Hugging Face image backbone; needs the extra ``hub``."""
-
-
-def find_builder(name: str) -> Builder:
-    """Return the function that builds a model of this name."""
-    if name.startswith(HUB_PREFIX) and name != HUB_PREFIX:
-        return functools.partial(hub_backbone, source=name.removeprefix(HUB_PREFIX))
-    if name not in MODELS:
-        raise unknown_name("model", name, [*MODELS, f"{HUB_PREFIX}NAME_OR_FOLDER"])
-    return MODELS[name].builder
-
-
-def model_options(name: str) -> dict[str, Any]:
-    """Return the options of a model and their defaults, e.g. ``{"width": 32, "norm": "none"}`` for ``cnn``."""
-    parameters = inspect.signature(find_builder(name)).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "source"}
-
-
-def build_model(
-    name: str,
-    *,
-    num_classes: int,
-    input_shape: tuple[int, ...],
-    vocabulary_size: int = 0,
-    seed: int = 0,
-    **options: Any,
-) -> Classifier:
-    """Build a model; its first parameters depend on the seed alone, and no global random state is touched.
-
-    Args:
-        name: one of ``MODELS``, or ``hf:NAME_OR_FOLDER``.
-        input_shape: of one example: (channels, height, width), (length,) of tokens, or (width,) of features.
-        vocabulary_size: how many tokens there are, where the inputs are tokens.
-        options: the model's own, see ``model_options``.
-
-    >>> model = build_model("cnn", num_classes=10, input_shape=(3, 32, 32), width=16)
-    >>> features, logits = model(torch.zeros(2, 3, 32, 32))
-    >>> features.shape, logits.shape
-    (torch.Size([2, 64]), torch.Size([2, 10]))
-    """
-    builder = find_builder(name)
-    known = model_options(name)
-    for option in options:
-        if option not in known:
-            raise unknown_name(f"option of model {name!r}", option, known)
-    require_positive(name, num_classes=num_classes)
-    form = InputForm(shape=tuple(input_shape), vocabulary_size=vocabulary_size)
-    # torch.manual_seed would reseed the accelerators as well; drawing on the CPU gives every device the same numbers.
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(derive(seed, "model"))
-        return builder(num_classes, form, **options)

@@ -11,6 +11,7 @@ from fedatlas.errors import unknown_name
 from fedatlas.models.classifier import Classifier, InputForm, require_positive
 from fedatlas.models.norms import check_map_size, make_norm
 from fedatlas.models.pretrained import load_pretrained
+from fedatlas.models.registry import model
 
 STEMS = ("cifar", "cifar-pool", "imagenet")
 BLOCKS_PER_STAGE = 2
@@ -102,6 +103,7 @@ def stage(channels_in: int, channels_out: int, stride: int, norm: str) -> nn.Seq
     return nn.Sequential(BasicBlock(channels_in, channels_out, stride, norm), *rest)
 
 
+@model(reads=("image",))
 def resnet18(
     num_classes: int,
     form: InputForm,
@@ -112,7 +114,7 @@ def resnet18(
     head_norm: bool = False,
     pretrained: str | None = None,
 ) -> ResNet:
-    """Build a ResNet-18.
+    """ResNet-18 with a choice of stem, norm and width, on images.
 
     Args:
         stem: ``cifar`` is a 3x3 convolution of stride 1; ``cifar-pool`` adds a 3x3 max-pool of stride 2; ``imagenet``

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedatlas.errors import UsageError
 from fedatlas.models.classifier import Classifier, InputForm, require_positive
 from fedatlas.models.norms import make_norm
+from fedatlas.models.registry import model
 
 
 class MultiLayerPerceptron(Classifier):
@@ -50,8 +51,9 @@ class ConvolutionalNetwork(Classifier):
         return F.relu(self.hidden(x.flatten(1)))
 
 
+@model(reads=("features", "image"))
 def mlp(num_classes: int, form: InputForm, *, hidden: Sequence[int] = (200,)) -> MultiLayerPerceptron:
-    """Build a perceptron; ``hidden=()`` is a linear classifier."""
+    """Linear layers with ReLU between, on images or features; ``hidden=()`` is a linear classifier."""
     if form.kind == "tokens":
         raise form.mismatch("mlp", "images or features")
     if isinstance(hidden, str) or not isinstance(hidden, Sequence):
@@ -61,8 +63,12 @@ def mlp(num_classes: int, form: InputForm, *, hidden: Sequence[int] = (200,)) ->
     return MultiLayerPerceptron(math.prod(form.shape), hidden, num_classes)
 
 
+@model(reads=("image",))
 def cnn(num_classes: int, form: InputForm, *, width: int = 32, norm: str = "none") -> ConvolutionalNetwork:
-    """Build a two-convolution network of ``width`` and ``2 * width`` channels, with ``4 * width`` features."""
+    """Two 3x3 convolutions, a max-pool and a hidden layer: small and fast, on images.
+
+    The convolutions have ``width`` and ``2 * width`` channels; there are ``4 * width`` features.
+    """
     image = form.image("cnn")
     require_positive("cnn", width=width)
     if min(image[1:]) < 6:

@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedatlas.errors import UsageError
 from fedatlas.models.classifier import Classifier, InputForm, attention_kernel, require_positive
 from fedatlas.models.pretrained import listed, read_weights
+from fedatlas.models.registry import model
 
 MLP_RATIO = 4
 INITIAL_STD = 0.02
@@ -200,6 +201,7 @@ def fill(encoder: VisionTransformer, state: dict[str, Tensor], where: str) -> No
     encoder.load_state_dict(state)
 
 
+@model(reads=("image",))
 def vit(
     num_classes: int,
     form: InputForm,
@@ -210,6 +212,9 @@ def vit(
     heads: int = 3,
     weights: str | None = None,
 ) -> TransformerClassifier:
-    """Build a vision transformer and train all of it, from nothing, a file of weights or ``cifar10``, which ships."""
+    """Vision transformer of six layers, on images; ``weights=cifar10`` starts from those that ship.
+
+    All of it is trained. ``weights`` may also be a file; without any it starts untrained.
+    """
     encoder = make_transformer("vit", form, patch=patch, width=width, depth=depth, heads=heads, weights=weights)
     return TransformerClassifier(encoder, num_classes)

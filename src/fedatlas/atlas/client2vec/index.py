@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.atlas.client2vec.network import DSAIGN, IndexSettings
+from fedatlas.atlas.client2vec.network import DSAIGN
+from fedatlas.atlas.client2vec.settings import EPOCHS, STRATEGIES, IndexSettings
 from fedatlas.atlas.client2vec.train_federated import train_federated
 from fedatlas.atlas.client2vec.train_global import train_globally
 from fedatlas.atlas.encoders.base import Embeddings
+from fedatlas.atlas.registry import source
 from fedatlas.client.machine import keep_freed_memory
 from fedatlas.client.precision import products_like_convolutions
 from fedatlas.data.dataset import Dataset
@@ -28,13 +30,11 @@ from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.seeds import derive, numpy_generator, repeatable
 from fedatlas.training.progress import make_progress
 
-STRATEGIES = ("federated", "global")
-EPOCHS = 10
-"""By default. The paper has 500, which take longer than they help: see docs/evidence/client2vec.md."""
 READING_BATCH = 256
 """Fixed, so that an index's bits do not depend on the size of training batches."""
 
 
+@source("client2vec", discloses="the means of its examples' feature indices and of its labels' vectors")
 def client2vec_index(
     federation: Federation,
     embeddings: Embeddings,
@@ -47,7 +47,7 @@ def client2vec_index(
     workers: int | None = None,
     progress: bool | None = None,
 ) -> Atlas:
-    """Return every client's index, in halves ``feature`` and ``label``.
+    """Client2Vec's index: halves ``feature`` and ``label``, from an encoder and a small network.
 
     ``global``: each client uploads some of its pairs (example vector, label) and the server trains the network over
     them for ``epochs`` passes. ``federated``: FedAvg trains it for ``epochs`` rounds, and no pair leaves a client.

@@ -17,10 +17,10 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -29,79 +29,14 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.atlas.client2vec.settings import LOSSES, IndexSettings, Orthogonality
+from fedatlas.errors import DataError, UsageError
 from fedatlas.runs.checkpoint import atomic_write
 from fedatlas.seeds import derive, generator
 
 TOKENS = 32
 """Half of them make Z, half U."""
-LOSSES = ("div", "sim", "orth", "recon")
-Orthogonality = Literal["mean_cos", "mean_dot", "sum_dot"]
-Projection = Literal["linear", "mlp"]
-Batching = Literal["mixed", "per_client"]
 _FORM = "fedatlas.dsa_ign/1"
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "orthogonality": ("mean_cos", "mean_dot", "sum_dot"),
-    "projection": ("linear", "mlp"),
-    "global_batching": ("mixed", "per_client"),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexSettings:
-    """Everything about the index that is neither data, strategy, epochs nor seed.
-
-    >>> IndexSettings(losses=("sim", "orth", "recon")).losses
-    ('sim', 'orth', 'recon')
-    """
-
-    pos_embed: bool = True
-    """Add a learned position to each token. Without it both halves of the output are the same."""
-    layers: int = 3
-    heads: int = 8
-    """At most; the most that divide a token's width are used."""
-    feed_forward: int = 2048
-    dropout: float = 0.1
-    projection: Projection = "linear"
-    """From the encoder's output back to D: one matrix, or two with a ReLU between."""
-    losses: tuple[str, ...] = LOSSES
-    """Those of div, sim, orth and recon that are summed."""
-    orthogonality: Orthogonality = "mean_cos"
-    """L_orth over all pairs: mean of |cos(z, u)|, mean of |z.u|, or the sum of |z.u|."""
-    normalize: bool = False
-    """Scale the vectors of examples and classes to length 1 first."""
-    lr: float = 1e-3
-    """Adam's learning rate."""
-    batch_size: int = 128
-    upload: int = 128
-    """Global: how many of its examples a client uploads, at most."""
-    global_batching: Batching = "mixed"
-    """Global: batches mixed over clients, or each of one client."""
-    cohort: int | float = 0.1
-    """Federated: clients a round, a number or a fraction of those that may train."""
-    local_epochs: int = 10
-    """Federated: passes over a client's data in a round."""
-    local_samples: int | None = None
-    """Federated: how many of its examples a client trains on, at most; None is all."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "losses", (self.losses,) if isinstance(self.losses, str) else tuple(self.losses))
-        for loss in self.losses:
-            if loss not in LOSSES:
-                raise unknown_name("loss of the index", loss, LOSSES)
-        if not self.losses or len(set(self.losses)) < len(self.losses):
-            raise UsageError(f"IndexSettings(losses) must name at least one loss, each once; got {self.losses}.")
-        for title, known in _CHOICES.items():
-            if getattr(self, title) not in known:
-                raise unknown_name(title, getattr(self, title), known)
-        for title in ("layers", "heads", "feed_forward", "batch_size", "upload", "local_epochs", "local_samples"):
-            value = getattr(self, title)
-            if value is not None and value < 1:
-                raise UsageError(f"IndexSettings({title}) must be at least 1, got {value}.")
-        if not 0 <= self.dropout < 1:
-            raise UsageError(f"IndexSettings(dropout) must be in [0, 1), got {self.dropout}.")
-        if not 0 < self.lr < math.inf:
-            raise UsageError(f"IndexSettings(lr) must be a positive number, got {self.lr}.")
 
 
 class Halves(NamedTuple):

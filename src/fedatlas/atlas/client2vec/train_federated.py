@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedatlas.atlas.client2vec.network import DSAIGN, LOSSES, IndexSettings, Orthogonality, decomposition_losses
+from fedatlas.atlas.client2vec.network import DSAIGN, decomposition_losses
+from fedatlas.atlas.client2vec.settings import LOSSES, IndexSettings, Orthogonality
 from fedatlas.client.work import LocalWork
 from fedatlas.data.federation import Federation
 from fedatlas.engines.simulator import Simulator

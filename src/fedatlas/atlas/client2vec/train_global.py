@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from fedatlas.atlas.client2vec.network import DSAIGN, IndexSettings, decomposition_losses
+from fedatlas.atlas.client2vec.network import DSAIGN, decomposition_losses
+from fedatlas.atlas.client2vec.settings import IndexSettings
 from fedatlas.data.federation import Federation
 from fedatlas.engines.cuda_graph import CudaRecorder, Recorder, Replayed
 from fedatlas.errors import TrainingError

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedatlas.atlas.encoders.base import BatchEncoder
 from fedatlas.atlas.encoders.inputs import pictures
 from fedatlas.atlas.encoders.projection import WIDTH, signs, to_width
+from fedatlas.atlas.encoders.registry import encoder
 from fedatlas.data.dataset import Dataset
 
 LENGTH = 10.0
@@ -33,6 +34,7 @@ _SPLIT = (-7046029254386353131, -4417276706812531889, 1609587929392839161)
 """Odd numbers that mix the hashes of an n-gram's tokens."""
 
 
+@encoder("builtin")
 @dataclass(frozen=True, kw_only=True)
 class Builtin(BatchEncoder):
     """Fixed features, no download: colours, edges and layout of images, hashed n-grams of text, codes for classes."""

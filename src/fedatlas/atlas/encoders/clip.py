@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedatlas.atlas.encoders.base import BatchEncoder
 from fedatlas.atlas.encoders.inputs import class_texts, example_texts, pictures
+from fedatlas.atlas.encoders.registry import encoder
 from fedatlas.data.dataset import Dataset
 from fedatlas.errors import UsageError
 
@@ -32,6 +33,7 @@ class LoadedClip(NamedTuple):
     digest: str
 
 
+@encoder("clip")
 @dataclass(frozen=True, kw_only=True)
 class Clip(BatchEncoder):
     """CLIP (any size in transformers): images and class prompts, or texts, in one space; needs the extra hub."""

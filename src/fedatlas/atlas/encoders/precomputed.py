@@ -11,6 +11,7 @@ from torch import Tensor
 from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.encoders.cache import read_tensors
 from fedatlas.atlas.encoders.inputs import training_examples
+from fedatlas.atlas.encoders.registry import encoder
 from fedatlas.data.federation import Federation
 from fedatlas.data.loading.npz import read_npz
 from fedatlas.errors import DataError, UsageError
@@ -18,6 +19,7 @@ from fedatlas.errors import DataError, UsageError
 ENDINGS = (".npz", ".safetensors")
 
 
+@encoder("precomputed")
 @dataclass(frozen=True, kw_only=True)
 class Precomputed:
     """Vectors of your own from a file (.npz or .safetensors) with examples (N, D) and classes (C, L)."""

@@ -1,17 +1,19 @@
-"""The encoders by name."""
+"""The encoders by name; nothing here imports torch until one is made."""
+
+from __future__ import annotations
 
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedatlas.atlas.encoders.base import Encoder
-from fedatlas.atlas.encoders.builtin import Builtin
-from fedatlas.atlas.encoders.clip import Clip
-from fedatlas.atlas.encoders.conse import Conse
-from fedatlas.atlas.encoders.precomputed import Precomputed
 from fedatlas.errors import UsageError, unknown_name
+from fedatlas.registry import Registry
 
-ENCODERS: dict[str, Any] = {"builtin": Builtin, "clip": Clip, "conse": Conse, "precomputed": Precomputed}
+if TYPE_CHECKING:
+    from fedatlas.atlas.encoders.base import Encoder
+
+ENCODERS: Registry[type[Any]] = Registry("encoder", "encoder", "fedatlas.atlas.encoders")
 """The encoders by name; the first line of each one's docstring says what it does."""
+encoder = ENCODERS.register
 
 
 def encoder_options(name: str) -> dict[str, Any]:
@@ -37,6 +39,6 @@ def make_encoder(name: str, **options: Any) -> Encoder:
             raise unknown_name(f"option of encoder {name!r}", option, known)
     for option, default in known.items():
         if default is MISSING and option not in options:
-            raise UsageError(f"encoder {name!r} needs the option {option!r}.")
-    encoder: Encoder = ENCODERS[name](**options)
-    return encoder
+            raise UsageError(f"encoder {name!r} needs the option {option!r}.", code="option-missing", option=option)
+    made: Encoder = ENCODERS[name](**options)
+    return made

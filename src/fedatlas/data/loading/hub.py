@@ -1,6 +1,5 @@
 """Data sets of the Hugging Face hub as a Dataset, through the package ``datasets``."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,22 +7,9 @@ from numpy.typing import NDArray
 
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.loading.arrays import from_arrays
+from fedatlas.data.loading.catalogue import HubSource
 from fedatlas.data.loading.table import from_texts
 from fedatlas.errors import DataError
-
-
-@dataclass(frozen=True, kw_only=True)
-class HubSource:
-    """Where a data set lies on the hub and what its columns are called."""
-
-    repository: str
-    config: str | None = None
-    inputs: str = "image"
-    label: str = "label"
-    domain: str | None = None
-    owner: str | None = None
-    fraction: float = 1.0
-    """For text: draw clients until they hold this share of it."""
 
 
 def from_hub(source: HubSource, *, name: str, seed: int = 0) -> Dataset:

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from fedatlas.data.dataset import Dataset, first_few
+from fedatlas.data.loading.catalogue import TABLE_ENDINGS
 from fedatlas.errors import DataError, UsageError
 from fedatlas.seeds import numpy_generator
 
-TABLE_ENDINGS = (".csv", ".tsv", ".jsonl")
 LABEL = "label"
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.data.federation import Transform
+from fedatlas.data.partitions.registry import partition
 from fedatlas.errors import DataError, UsageError
 
 Indices = NDArray[np.int64]
@@ -38,6 +39,7 @@ class Partition(Protocol):
         ...
 
 
+@partition("iid")
 @dataclass(frozen=True, kw_only=True)
 class Iid:
     """Every client gets the same number of examples, drawn at random."""
@@ -50,6 +52,7 @@ class Iid:
         return _unnamed(np.array_split(rng.permutation(len(data)), self.num_clients))
 
 
+@partition("dirichlet")
 @dataclass(frozen=True, kw_only=True)
 class Dirichlet:
     """Each class is divided among the clients by a Dirichlet draw: the smaller alpha, the fewer classes a client has.
@@ -99,6 +102,7 @@ class Dirichlet:
         return counts
 
 
+@partition("pathological")
 @dataclass(frozen=True, kw_only=True)
 class Pathological:
     """Every client has ``classes_per_client`` classes, and a class is divided equally among those who have it.
@@ -138,6 +142,7 @@ class Pathological:
         return _unnamed(_deal(by_class, counts, rng))
 
 
+@partition("shard")
 @dataclass(frozen=True, kw_only=True)
 class Shard:
     """Examples sorted by class are cut into equal shards, and every client is dealt a few of them."""
@@ -156,6 +161,7 @@ class Shard:
         return _unnamed([np.concatenate([shards[i] for i in hand]) for hand in dealt])
 
 
+@partition("quantity")
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
     """Clients have the same mix of classes but different numbers of examples, drawn from a Dirichlet."""
@@ -180,6 +186,7 @@ class Quantity:
         )
 
 
+@partition("linear")
 @dataclass(frozen=True, kw_only=True)
 class Linear:
     """Client i has a number of examples proportional to i + 1, drawn at random."""
@@ -192,6 +199,7 @@ class Linear:
         return _by_weight("linear", data, np.arange(1.0, self.num_clients + 1), rng)
 
 
+@partition("square")
 @dataclass(frozen=True, kw_only=True)
 class Square:
     """Client i has a number of examples proportional to (i + 1) squared, drawn at random."""
@@ -204,6 +212,7 @@ class Square:
         return _by_weight("square", data, np.arange(1.0, self.num_clients + 1) ** 2, rng)
 
 
+@partition("exponential")
 @dataclass(frozen=True, kw_only=True)
 class Exponential:
     """Client i has a number of examples proportional to exp(i), drawn at random."""
@@ -216,6 +225,7 @@ class Exponential:
         return _by_weight("exponential", data, np.exp(np.arange(self.num_clients) - self.num_clients + 1.0), rng)
 
 
+@partition("by-domain")
 @dataclass(frozen=True, kw_only=True)
 class ByDomain:
     """Every domain has the same number of clients, and its examples are divided equally among them."""
@@ -239,6 +249,7 @@ class ByDomain:
         return shares
 
 
+@partition("natural-id")
 @dataclass(frozen=True, kw_only=True)
 class NaturalId:
     """Every owner in the data (a writer, a speaker, a hospital) is a client, if it has ``min_samples`` examples."""

@@ -18,6 +18,7 @@ import torch
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Transform
 from fedatlas.data.partitions.basic import Dirichlet, Share, check_num_clients, numbered
+from fedatlas.data.partitions.registry import partition
 from fedatlas.data.transforms import ColorShift, GaussianNoise
 from fedatlas.errors import UsageError
 
@@ -49,6 +50,7 @@ def imbalance_alphas(num_clients: int = 30) -> list[float]:
     return [float(alpha) for alpha in np.geomspace(0.1, 10, pairs) for _ in range(2)]
 
 
+@partition("degraded")
 @dataclass(frozen=True, kw_only=True)
 class Degraded:
     """FedPCE's clients: a third have noisy images, a third other colours, a third unequal classes.

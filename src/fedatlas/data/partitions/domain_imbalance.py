@@ -16,6 +16,7 @@ import numpy as np
 
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.partitions.basic import Share, examples_by_domain, numbered
+from fedatlas.data.partitions.registry import partition
 from fedatlas.errors import DataError, UsageError, unknown_name
 
 RATIOS = MappingProxyType(
@@ -67,6 +68,7 @@ PRESETS = MappingProxyType(
 )
 
 
+@partition("domain-imbalance")
 @dataclass(frozen=True, kw_only=True)
 class DomainImbalance:
     """The first domain has about ``factor`` times as many clients as the last, and client sizes grow geometrically.

@@ -11,41 +11,10 @@ from torch import Tensor
 
 from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.data.federation import Client, Federation
-from fedatlas.data.partitions.basic import (
-    ByDomain,
-    Dirichlet,
-    Exponential,
-    Iid,
-    Indices,
-    Linear,
-    NaturalId,
-    Partition,
-    Pathological,
-    Quantity,
-    Shard,
-    Share,
-    Square,
-)
-from fedatlas.data.partitions.degradations import Degraded
-from fedatlas.data.partitions.domain_imbalance import DomainImbalance
+from fedatlas.data.partitions.basic import Indices, NaturalId, Partition, Share
+from fedatlas.data.partitions.registry import PARTITIONS
 from fedatlas.errors import DataError, UsageError, expect, unknown_name
 from fedatlas.seeds import numpy_generator
-
-PARTITIONS: dict[str, Any] = {
-    "by-domain": ByDomain,
-    "degraded": Degraded,
-    "dirichlet": Dirichlet,
-    "domain-imbalance": DomainImbalance,
-    "exponential": Exponential,
-    "iid": Iid,
-    "linear": Linear,
-    "natural-id": NaturalId,
-    "pathological": Pathological,
-    "quantity": Quantity,
-    "shard": Shard,
-    "square": Square,
-}
-"""The partitions by name; the first line of each one's docstring says what it does."""
 
 TESTS = ("all", "client", "domain")
 HeldOut = int | float | str | Sequence[str]

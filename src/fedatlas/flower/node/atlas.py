@@ -10,7 +10,8 @@ from fedatlas.atlas.client2vec.network import DSAIGN
 from fedatlas.atlas.client2vec.train_federated import index_algorithm, index_work
 from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.encoders.registry import make_encoder
-from fedatlas.atlas.sources import index_settings, make_atlas
+from fedatlas.atlas.settings import AtlasSettings
+from fedatlas.atlas.sources import make_atlas
 from fedatlas.client.runner import ClientRunner
 from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError
@@ -27,7 +28,7 @@ class IndexSide:
         if options is None:
             raise UsageError("this run's config makes no atlas.")
         self.federation, self.device = side.federation, side.device
-        self.settings = index_settings(options.get("encoder", "builtin"), options.get("settings"))
+        self.settings = AtlasSettings(**options).index_settings()
         self.strategy = options["strategy"]
         self.seed = index_seed(int(options["seed"]))
         encoder = make_encoder(options.get("encoder", "builtin"), **options.get("encoder_options") or {})

@@ -16,13 +16,15 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.atlas.client2vec.index import EPOCHS, index_seed
+from fedatlas.atlas.client2vec.index import index_seed
 from fedatlas.atlas.client2vec.network import DSAIGN
+from fedatlas.atlas.client2vec.settings import EPOCHS
 from fedatlas.atlas.client2vec.train_federated import index_algorithm
 from fedatlas.atlas.client2vec.train_global import train_globally
 from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.encoders.registry import make_encoder
-from fedatlas.atlas.sources import SOURCES, index_settings
+from fedatlas.atlas.registry import SOURCES
+from fedatlas.atlas.settings import AtlasSettings
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import UsageError, unknown_name
@@ -56,7 +58,7 @@ class NetworkAtlas:
         self.source, self.strategy = options.get("source", "client2vec"), options["strategy"]
         self.epochs, self.seed = int(options.get("epochs", EPOCHS)), int(options["seed"])
         self.encoder, self.encoder_options = options.get("encoder", "builtin"), options.get("encoder_options") or {}
-        self.settings = index_settings(self.encoder, options.get("settings"))
+        self.settings = AtlasSettings(**options).index_settings()
         if self.source not in SOURCES:
             raise unknown_name("source of an atlas", self.source, SOURCES)
 
