@@ -1,4 +1,6 @@
-"""What the network costs: seconds a round beside the simulator's, and bytes each way, by algorithm.
+"""Measure what the network costs: seconds a round beside the simulator's, and bytes each way, by algorithm.
+
+    python benchmarks/flower.py --nodes 5 --rounds 3 --out docs/evidence/flower.md
 
 Seconds are measured over real processes on loopback. Bytes do not depend on where a node runs, so they are counted with
 the same messages in one process.
@@ -6,6 +8,7 @@ the same messages in one process.
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -17,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.cli.terminal import output
+from fedatlas.cli.terminal import output, print_rows
 from fedatlas.config.config import Config
 from fedatlas.data import ByDomain, Federation, federate, load_dataset
 from fedatlas.flower.deploy.demo import INDEX
@@ -206,8 +209,9 @@ def report(sizes: Sequence[Sizes], seconds: Sequence[Seconds], to: Path, *, roun
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     text = f"""# What the network costs
 
-`fedatlas flower measure --nodes {num_nodes} --rounds {rounds}`, seed 0, {num_nodes} clients with 100 training and 40
-test digits each, one local epoch of batches of 20; {cores} cores ({platform.machine()}). See the [guide](../flower.md).
+`python benchmarks/flower.py --nodes {num_nodes} --rounds {rounds}`, seed 0, {num_nodes} clients with 100 training and
+40 test digits each, one local epoch of batches of 20; {cores} cores ({platform.machine()}). See the
+[guide](../flower.md).
 
 ## Bytes, by algorithm
 
@@ -233,3 +237,23 @@ def _table(rows: Sequence[Mapping[str, str]]) -> str:
     titles = [title.replace("_", " ") for title in rows[0]]
     lines = ["| " + " | ".join(titles) + " |", "|---" + "|---:" * (len(titles) - 1) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(row.values()) + " |" for row in rows)])
+
+
+def main() -> None:
+    """Measure, print, and write the page where one is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, help="a Markdown file for the tables")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each run; default 3")
+    parser.add_argument("--nodes", type=int, default=5, help="how many nodes; default 5")
+    given = parser.parse_args()
+    sizes = measure_sizes(num_nodes=given.nodes)
+    print_rows([row.words() for row in sizes], "bytes down to and up from a client, means")
+    seconds = measure_seconds(rounds=given.rounds, num_nodes=given.nodes)
+    print_rows([row.words() for row in seconds], "seconds a round, training and test, medians")
+    if given.out is not None:
+        report(sizes, seconds, given.out, rounds=given.rounds, num_nodes=given.nodes)
+        print(f"tables: {given.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.flower import simulated as simulated
 from fedatlas.config.config import Config
 from fedatlas.data.federation import Federation
 from fedatlas.flower.deploy.launch import LocalFederation
 from fedatlas.flower.deploy.template import write_app
-from fedatlas.flower.measuring import simulated as simulated
 from fedatlas.flower.node.export import write_npz
 from fedatlas.runs.run import Run
 from fedatlas.testing.tiny import tiny_federation

@@ -30,3 +30,14 @@ def test_the_benchmark_for_a_gpu_also_runs_on_a_cpu(tmp_path: Path) -> None:
     engines = {"E, plain loop", "E, our engine", "E, our engine, compiled"}
     assert found.keys() == {"D, float32", "D, bfloat16", *engines, "E, centralised, batch 6"}
     assert all(told["samples_per_second"] > 0 for (told,) in found.values())
+
+
+def test_bytes_over_the_network_are_counted_and_the_run_has_the_simulators_bits() -> None:
+    from benchmarks.flower import measure_sizes
+
+    (sizes,) = measure_sizes(num_nodes=2, cases=("fedavg",))
+    down, up = sizes.training
+    # Both ways a client's message holds the model in floats of four bytes, and little else.
+    assert 4 * sizes.parameters < min(down, up) <= max(down, up) < 4.2 * sizes.parameters
+    assert sizes.before == (0, 0)
+    assert sizes.same

@@ -1,4 +1,4 @@
-"""Prints what noise leaves of an atlas of the embedded digits: python docs/evidence/atlas_noise.py"""
+"""Prints what noise leaves of an atlas of the embedded digits: python -m papers.tools.atlas_noise"""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Prints what sampling and weighing by an atlas of 100,000 clients cost a round: python docs/evidence/atlas_speed.py"""
+"""Prints what sampling and weighing by an atlas of 100,000 clients cost a round: python -m papers.tools.atlas_speed"""
 
 import time
 from collections import Counter

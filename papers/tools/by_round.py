@@ -1,4 +1,4 @@
-"""Prints accuracy by round of runs as a Markdown table: python docs/evidence/by_round.py 20,40,60,80,100 RUN..."""
+"""Prints accuracy by round of runs as a Markdown table: python -m papers.tools.by_round 20,40,60,80,100 RUN..."""
 
 import sys
 from pathlib import Path

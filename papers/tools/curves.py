@@ -1,4 +1,4 @@
-"""Draws the curve on each algorithm's page from the runs of ``make demo``: python docs/curves.py [RUNS]."""
+"""Draws the curve on each algorithm's page from the runs of ``make demo``: python -m papers.tools.curves [RUNS]."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from fedatlas import ALGORITHMS, Run
 
-PAGES = Path(__file__).parent / "algorithms"
+PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
 
 
 def curve(run: Run, key: str) -> tuple[list[int], list[float]]:

@@ -1,4 +1,4 @@
-"""Prints how well Client2Vec's index tells the digits' domains apart: python docs/evidence/index_digits.py"""
+"""Prints how well Client2Vec's index tells the digits' domains apart: python -m papers.tools.index_digits"""
 
 import torch
 from sklearn.metrics import adjusted_rand_score

@@ -1,6 +1,6 @@
 """Prints what a round of every algorithm costs, as a Markdown table.
 
-python docs/evidence/round_seconds.py configs/cifar10-dirichlet.toml --rounds 6 --device cuda
+python -m papers.tools.round_seconds configs/cifar10-dirichlet.toml --rounds 6 --device cuda
 
 The first FedAvg is not counted: a GPU's libraries load what they need when they first meet a shape. What is counted is
 the median of a run's rounds after the second, by when steps are captured; the data are read once for all.
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from fedatlas.algorithms import standalone
-from fedatlas.cli.run_config import run_config
+from fedatlas.cli.run_config import run_config, unfit_algorithms
 from fedatlas.config.config import Config
 
 
@@ -28,7 +28,7 @@ def main() -> None:
     print("| algorithm | ms a round | x fedavg | engine | left to a slower one |\n|---|---|---|---|---|", flush=True)
     for number, name in enumerate(["fedavg", *standalone()]):
         settings = Config.load(options.config, algorithm={"name": name}, training=training)
-        if settings.missing_model():
+        if unfit_algorithms([settings]):
             continue
         machine = {"device": options.device, "workers": None, "engine": "auto", "resume": False, "overwrite": False}
         with tempfile.TemporaryDirectory() as folder:

@@ -50,7 +50,6 @@ OPTIONS = {
     },
     "run": {"folder", "superlink", "authority", "set_", "run_folder", "adapt", "state", "insecure"},
     "demo": {"folder", "rounds"},
-    "measure": {"to", "rounds", "nodes"},
 }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedatlas.cli.options import SetOption
-from fedatlas.cli.terminal import friendly, output, print_rows
+from fedatlas.cli.terminal import friendly, output
 from fedatlas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -202,26 +202,6 @@ def demo(
         from fedatlas.flower.deploy.demo import run_deploy_demo
 
         run_deploy_demo(folder, rounds=rounds)
-
-
-@app.command()
-def measure(
-    to: Annotated[Path | None, typer.Option("--to", help="A Markdown file for the tables.")] = None,
-    rounds: Annotated[int, typer.Option("--rounds", "-r", help="Rounds of each run.")] = 3,
-    nodes: Annotated[int, typer.Option("--nodes", help="How many nodes.")] = 5,
-) -> None:
-    """Seconds a round over loopback beside the simulator's, and the bytes each way, by algorithm."""
-    with friendly():
-        _need_flower()
-        from fedatlas.flower.measuring import measure_seconds, measure_sizes, report
-
-        sizes = measure_sizes(num_nodes=nodes)
-        print_rows([row.words() for row in sizes], "bytes down to and up from a client, means")
-        seconds = measure_seconds(rounds=rounds, num_nodes=nodes)
-        print_rows([row.words() for row in seconds], "seconds a round, training and test, medians")
-        if to is not None:
-            report(sizes, seconds, to, rounds=rounds, num_nodes=nodes)
-            output.print(f"tables: {to}", highlight=False, soft_wrap=True)
 
 
 def _need_flower() -> None:
