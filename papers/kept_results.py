@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedatlas.errors import DataError
+from fedatlas.runs.files import atomic_write
 from papers.options import existing, script
 
 ATLAS = "atlas of "
@@ -20,7 +22,7 @@ FOLDER = "results"
 
 
 def result_file(folder: Path, key: str, seed: int) -> Path:
-    """Return where in a script's folder the numbers of one training lie."""
+    """Return the file in a script's folder that holds the numbers of one training."""
     return folder / FOLDER / f"{key}-{seed}.json"
 
 
@@ -34,11 +36,9 @@ def read_numbers(folder: Path, key: str, seed: int) -> dict[str, Any] | None:
 
 
 def write_result(file: Path, content: Mapping[str, Any]) -> None:
-    """Write what was measured in one training; whoever reads the file finds it whole or not at all."""
+    """Write the numbers of one training; a reader finds the file whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=1))
-    partial.replace(file)
+    atomic_write(file, json.dumps(content, indent=1).encode())
 
 
 def pack(folder: Path, file: Path) -> int:
@@ -51,13 +51,29 @@ def pack(folder: Path, file: Path) -> int:
     return len(found)
 
 
-def unpack(file: Path, folder: Path) -> int:
-    """Write the results of a file into a folder, those that are not there; return how many.
+def read_packed(file: Path) -> dict[str, dict[str, Any]]:
+    """Return the results that ``pack`` wrote, by the names of their files."""
+    try:
+        found: dict[str, dict[str, Any]] = json.loads(file.read_bytes())
+        if all({"name", "numbers"} <= content.keys() for content in found.values()):
+            return found
+        reason = "a result without name or numbers"
+    except (OSError, ValueError, AttributeError) as error:
+        reason = str(error)
+    raise DataError(
+        f"{file} cannot be read as kept results: {reason}. Give a file that papers.kept_results wrote.",
+        code="file-unreadable",
+        path=str(file),
+    )
 
-    What was measured of an atlas stays behind: the atlas itself does not travel, and is made anew.
+
+def unpack(file: Path, folder: Path) -> int:
+    """Write the results of a file into a folder, except those that are there already; return how many.
+
+    The numbers of an atlas stay behind: the atlas itself does not travel, and is made again.
     """
     written = 0
-    for name, content in json.loads(file.read_bytes()).items():
+    for name, content in read_packed(file).items():
         target = folder / FOLDER / f"{name}.json"
         if not target.exists() and not content["name"].startswith(ATLAS):
             write_result(target, content)

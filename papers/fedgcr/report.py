@@ -1,4 +1,4 @@
-"""The page ``docs/evidence/fedgcr.md``, from the numbers that ``evidence.py`` kept."""
+"""The measured part of ``docs/evidence/fedgcr.md``, from the numbers that ``evidence.py`` kept."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from papers.fedgcr.data import TYPES
 from papers.fedgcr.published import ABLATIONS, TABLE_1, TABLE_6
-from papers.fedgcr.variants import ABLATION, FACTORS, METHODS, QUICK, SETTING, TITLES
+from papers.fedgcr.variants import ABLATION, FACTORS, METHODS, TITLES
 from papers.tables import BROKEN, over_seeds
 
 DATA = ("digit-five", "pacs")
@@ -17,35 +17,12 @@ HEADS = ("domain mean", "client mean", "sigma_type", "sigma_client")
 PRINTED = {"domain_mean": 0, "sigma_type": 1, "sigma_client": 2}
 """Which of the paper's three numbers a metric is; it has no mean over clients."""
 
-PRECISIONS = {"float32": "TF32 in matrix products", "bfloat16": "The network computed in bfloat16"}
-
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
-def page(evidence: Mapping[str, Any]) -> str:
-    """Return the page: what was measured, and the names of what was not."""
-    results: Results = evidence["results"]
-    parts = [
-        "# FedGCR, measured",
-        "",
-        "Printed by `python -m papers.fedgcr.evidence --report docs/evidence/fedgcr.json` from the",
-        "[numbers](fedgcr.json) of",
-        "",
-        "    python -m papers.fedgcr.data --data-folder DATA --to PACKED",
-        "    python -m papers.fedgcr.evidence --device cuda --jobs 8 --data-folder PACKED --out runs/fedgcr",
-        "",
-        *wrapped(f"on {evidence['machine']}. {QUICK if evidence.get('quick') else SETTING}"),
-        "",
-        *wrapped(
-            f"{evidence['rounds']} rounds; seeds count from 0, and where there are several the figures are mean ± "
-            "sample standard deviation. In brackets: the paper, whose backbone is another. "
-            f"{PRECISIONS[evidence.get('precision', 'float32')]}; q-FFL's `eta` is 1, TERM's `t` too (the paper: "
-            "0.01)."
-        ),
-        "",
-    ]
-    for paragraph in evidence.get("reading", ()):
-        parts += [*wrapped(paragraph), ""]
+def page(results: Results) -> str:
+    """Return the measured part of the page, and the names of what was not measured."""
+    parts: list[str] = []
     for data in DATA:
         parts += [f"## {TITLES[data]}", ""]
         for factor in reversed(FACTORS):
@@ -76,10 +53,7 @@ def gaps(results: Results) -> list[str]:
             missing.append(f"- {TITLES[data]}, factor 10, FedGCR with {', '.join(lacking)}")
     if not missing:
         return []
-    said = (
-        "The same command, with this page's numbers as `evidence.json` in its folder, goes on with these; in brackets, "
-        "how many seeds lack."
-    )
+    said = "The same commands go on with these; in brackets, how many seeds are missing."
     return ["## Not measured yet", "", *wrapped(said), "", *missing]
 
 

@@ -2,11 +2,10 @@
 
     python -m papers.fedpce.evidence --device cuda --jobs 6 --minutes 9 --sets CIFAR-10 --out runs/fedpce
 
-The same command goes on where the last one stopped. Each method is one process; ``evidence.md`` and the JSON beside it
-hold what is there so far, and figures go beside them. ``docs/evidence/fedpce.md`` is made from these.
+The same command goes on where the last one stopped. Each method is one process; ``evidence.md`` has
+the tables of all that was measured so far, and figures go beside it. ``docs/evidence/fedpce.md`` is made from these.
 """
 
-import json
 import sys
 from collections.abc import Mapping
 
@@ -71,7 +70,6 @@ def main() -> None:
         words = f"`{command}`, on {', '.join(sorted(machines)) or 'nothing yet'}."
         parts.append(f"## {title}\n\n{words}\n\n{report(title, own, options)}")
     (options.out / "evidence.md").write_text("\n".join(parts))
-    (options.out / "evidence.json").write_text(json.dumps(results, indent=1))
     print(f"page: {options.out / 'evidence.md'}")
 
 

@@ -1,6 +1,5 @@
 """FedGCR's scripts: what they measure, the data they carry, the page they write."""
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +12,17 @@ import torch
 
 from fedatlas.algorithms.fedgc import ADAMW
 from fedatlas.data import Dataset, DomainImbalance, Federation, federate, from_arrays, from_npz
+from fedatlas.errors import DataError
 from papers.fedgcr import data, evidence, figure_3, measuring, pretrain_vit, shapes, table_3, table_7, table_14
 from papers.fedgcr.published import ABLATIONS, TABLE_1, TABLE_2, TABLE_6, TABLE_7
 from papers.fedgcr.report import page
 from papers.fedgcr.variants import ABLATION, METHODS, variant
+from papers.kept_results import pack, unpack
 from papers.options import Options
-from papers.tables import Task, measure
+from papers.report import filled
+from papers.tables import Task
 
+EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
 TYPES = MappingProxyType({"dark": 40, "bright": 200})
 
 
@@ -85,13 +88,8 @@ def test_tables_and_the_page_are_printed(
     assert len({(one.key, seed) for one in first for seed in one.seeds}) > 30
     monkeypatch.setattr(evidence, "plan", lambda options: first[:3])
     evidence.main()
-    kept = json.loads((tmp_path / "evidence.json").read_bytes())
-    assert kept["results"].keys() >= {"digit-five, factor 10, fedgcr", "alone, fedgr"}
-    capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["evidence", "--report", str(tmp_path / "evidence.json")])
-    evidence.main()
-    text = capsys.readouterr().out
-    assert text == page(kept)
+    assert "evidence.md: 7 trainings" in capsys.readouterr().out
+    text = (tmp_path / "evidence.md").read_text()
     assert "With `--quick` all images are the embedded digits" in text
     assert "At seed 0 " in text
     assert "PACS, factor 1: all methods" in text
@@ -130,37 +128,32 @@ def test_the_figure_is_drawn(
     assert (tmp_path / "figure-3.png").exists()
 
 
-def test_the_page_in_the_docs_is_the_one_that_its_numbers_give() -> None:
-    folder = Path(__file__).parents[2] / "docs" / "evidence"
-    assert (folder / "fedgcr.md").read_text() == page(json.loads((folder / "fedgcr.json").read_bytes()))
+def docs_results(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the docs' numbers, taken over into a folder of results."""
+    options = Options(rounds=50, extra={"precision": "bfloat16"})
+    unpack(EVIDENCE / "fedgcr.json", folder)
+    return evidence.gather([*evidence.plan(options), *evidence.costs(options)], folder)
 
 
-def test_what_an_earlier_call_measured_is_not_measured_again(tmp_path: Path) -> None:
-    options = Options(quick=True, rounds=1, out=tmp_path, only="never")
-    one = replace(variant(options, "pacs", 5, "term"), seeds=(0,))
-    tmp_path.joinpath("evidence.json").write_text(json.dumps({"results": {one.name: {"0": {"domain_mean": 0.5}}}}))
-    evidence.restore([one], tmp_path)
-    assert measure([one], options) == {one.name: [{"domain_mean": 0.5}]}
+def test_the_page_in_the_docs_is_the_one_that_its_numbers_give(tmp_path: Path) -> None:
+    text = (EVIDENCE / "fedgcr.md").read_text()
+    assert filled(text, {"evidence": page(docs_results(tmp_path))}) == text
 
 
 def test_what_the_docs_hold_is_taken_over_and_given_back(tmp_path: Path) -> None:
-    file = Path(__file__).parents[2] / "docs" / "evidence" / "fedgcr.json"
-    options = Options(rounds=50, extra={"precision": "bfloat16"})
-    variants = [*evidence.plan(options), *evidence.costs(options)]
-    (tmp_path / "evidence.json").write_bytes(file.read_bytes())
-    evidence.restore(variants, tmp_path)
-    assert evidence.gather(variants, tmp_path) == json.loads(file.read_bytes())["results"]
+    assert sum(map(len, docs_results(tmp_path).values())) == 102
+    assert pack(tmp_path, tmp_path / "again.json") == 102
+    assert (tmp_path / "again.json").read_bytes() == (EVIDENCE / "fedgcr.json").read_bytes()
 
 
-def test_a_file_of_other_numbers_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "other.json").write_text("[]")
-    for name, message in (("other.json", "holds no results of this script"), ("none.json", "cannot be read")):
-        monkeypatch.setattr(sys, "argv", ["evidence", "--report", str(tmp_path / name)])
-        with pytest.raises(SystemExit, match="2"):
-            evidence.main()
-        assert message in capsys.readouterr().err
+@pytest.mark.parametrize("content", ["[]", "{", '{"one": {"name": "x"}}', None])
+def test_a_file_of_other_numbers_is_refused(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "other.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(DataError) as caught:
+        unpack(file, tmp_path)
+    assert (caught.value.code, caught.value.fields["path"]) == ("file-unreadable", str(file))
 
 
 def test_all_methods_have_one_optimizer_and_as_many_groups_as_types() -> None:

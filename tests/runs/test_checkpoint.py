@@ -9,7 +9,8 @@ import torch
 from fedatlas.algorithms.fedbn import fedbn
 from fedatlas.errors import RunFolderError
 from fedatlas.parts.types import Memory, ServerState
-from fedatlas.runs.checkpoint import MANIFEST, CheckpointStore, atomic_write
+from fedatlas.runs.checkpoint import MANIFEST, CheckpointStore
+from fedatlas.runs.files import atomic_write
 from fedatlas.training.train import train
 from tiny import Norms, blob_federation, same_bits
 
@@ -103,7 +104,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_intact(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
     try:
         with pytest.raises(
-            RunFolderError, match=r"cannot write .*server-000004.safetensors.*What was there before is intact"
+            RunFolderError, match=r"cannot write .*server-000004.safetensors.*The file that was there before is intact"
         ):
             store.save(big, CLIENTS, set(), {})
     finally:

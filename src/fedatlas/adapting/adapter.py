@@ -34,7 +34,7 @@ from fedatlas.models.conditioned import ClientEmbedding, bake
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import CrossEntropy
 from fedatlas.parts.types import ClientScore, Tensors
-from fedatlas.runs.checkpoint import atomic_write
+from fedatlas.runs.files import atomic_write
 from fedatlas.runs.run import ADAPTED, Run
 from fedatlas.seeds import Seeds, numpy_generator, repeatable
 from fedatlas.training.train import Model, fingerprint

@@ -20,7 +20,7 @@ from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.models import build_model, without_running_statistics
 from fedatlas.models.conditioned import ConditionedNorms, with_head_norm
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.runs.checkpoint import atomic_write
+from fedatlas.runs.files import atomic_write
 from fedatlas.runs.run import Run
 
 ABOUT = "fedatlas"

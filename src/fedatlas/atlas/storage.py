@@ -12,7 +12,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from fedatlas.errors import DataError
-from fedatlas.runs.checkpoint import atomic_write
+from fedatlas.runs.files import atomic_write
 
 _FORM = "fedatlas.atlas/1"
 

@@ -16,7 +16,7 @@ from fedatlas.report.headline import default_title, key_figures, sentence, tests
 from fedatlas.report.members import Member, Portraits, domain_colors, read_members, read_portraits
 from fedatlas.report.settings import settings
 from fedatlas.report.tables import comparison, domain_table
-from fedatlas.runs.checkpoint import atomic_write
+from fedatlas.runs.files import atomic_write
 from fedatlas.runs.run import Run
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"

@@ -18,8 +18,7 @@ from typing import Any
 from fedatlas.errors import RunFolderError
 from fedatlas.parts.types import Memory, ServerState
 from fedatlas.runs.client_memory import ClientMemories
-from fedatlas.runs.files import SUFFIX, Entry, Place, TensorFiles, damaged, digest
-from fedatlas.runs.files import atomic_write as atomic_write
+from fedatlas.runs.files import SUFFIX, Entry, Place, TensorFiles, atomic_write, damaged, digest
 
 MANIFEST = "manifest.json"
 FORMAT = 2

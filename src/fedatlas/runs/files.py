@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,19 +31,34 @@ class Entry:
 
 def atomic_write(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write a file so that it is there whole or not at all; if it is not durable, unless the machine itself fails."""
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        with partial.open("wb") as file:
+        with replacing(path) as partial, partial.open("wb") as file:
             file.write(content)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-        partial.replace(path)
     except OSError as error:
         raise RunFolderError(
-            f"cannot write {path}: {error.strerror or error}. What was there before is intact: "
-            "make space or make the folder writable, then resume."
+            f"cannot write {path}: {error.strerror or error}. The file that was there before is intact: "
+            "make space or make the folder writable, then resume.",
+            code="file-unwritable",
+            path=str(path),
         ) from error
+
+
+@contextmanager
+def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
+    """Yield the name of a file to write, which then takes the place of ``path``; if writing fails, nothing changes.
+
+    ``shared`` says that several processes may write the same file at the same time.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial" if shared else f".{path.name}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 class TensorFiles:
@@ -92,7 +108,9 @@ class TensorFiles:
 def damaged(path: Path, why: str) -> RunFolderError:
     """Return the error for a file that cannot be used."""
     return RunFolderError(
-        f"checkpoint {path} cannot be used: {why}. Restore it from a copy, or start the run anew with --overwrite."
+        f"checkpoint {path} cannot be used: {why}. Restore it from a copy, or start the run again with --overwrite.",
+        code="checkpoint-damaged",
+        path=str(path),
     )
 
 

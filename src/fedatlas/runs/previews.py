@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from fedatlas.client.data import ResidentData
 from fedatlas.data.federation import Federation
-from fedatlas.runs.checkpoint import atomic_write
+from fedatlas.runs.files import atomic_write
 from fedatlas.seeds import generator
 
 PORTRAITS = "portraits.npz"

@@ -13,7 +13,8 @@ from typing import IO, TYPE_CHECKING, Any
 import torch
 
 from fedatlas.errors import RunFolderError, UsageError
-from fedatlas.runs.checkpoint import Checkpoint, CheckpointStore, atomic_write
+from fedatlas.runs.checkpoint import Checkpoint, CheckpointStore
+from fedatlas.runs.files import atomic_write
 from fedatlas.runs.lock import LOCK, lock_folder
 from fedatlas.runs.schema import read_settings
 from fedatlas.runs.settings_diff import differences, told

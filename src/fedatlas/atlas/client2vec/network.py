@@ -31,7 +31,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedatlas.atlas.client2vec.settings import LOSSES, IndexSettings, Orthogonality
 from fedatlas.errors import DataError, UsageError
-from fedatlas.runs.checkpoint import atomic_write
+from fedatlas.runs.files import atomic_write
 from fedatlas.seeds import derive, generator
 
 TOKENS = 32

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedatlas.errors import DataError
+from fedatlas.runs.files import replacing
 
 CACHE_VARIABLE = "FEDATLAS_CACHE"
 DEFAULT_FOLDER = "~/.cache/fedatlas"
@@ -39,14 +40,11 @@ def content_key(words: Sequence[Any], tensors: Iterable[Tensor]) -> str:
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> None:
     """Write a safetensors file whole or not at all, also when several processes write the same one."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, dict(words))
-        partial.replace(file)
+        with replacing(file, shared=True) as partial:
+            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, dict(words))
     except SafetensorError as reason:
         raise OSError(f"cannot write {file}: {reason}") from reason
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -57,7 +55,11 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             tensors = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
             return tensors, dict(opened.metadata() or {})
     except (OSError, SafetensorError) as reason:
-        raise DataError(f"{file}: cannot be read as a safetensors file ({reason}). Write it again.") from reason
+        raise DataError(
+            f"{file}: cannot be read as a safetensors file ({reason}). Write it again.",
+            code="file-unreadable",
+            path=str(file),
+        ) from reason
 
 
 def warn_unwritten(file: Path, reason: OSError) -> None:
