@@ -126,7 +126,7 @@ def test_features_of_zeros_have_a_finite_loss_and_gradient() -> None:
 def test_the_test_goes_through_the_classifier_that_is_named() -> None:
     inputs = torch.randn(4, 2, generator=generator(0))
     for through in ("h", "g"):
-        model = Projected(width=3, test_through=through)(Pair())
+        model = Projected(width=3, test_through=through).extend(Pair())
         through_g = model.projection_classifier(model.projection(inputs))  # type: ignore[operator]
         with torch.no_grad():
             features, trained = model(inputs)
@@ -139,7 +139,7 @@ def test_the_test_goes_through_the_classifier_that_is_named() -> None:
 
 
 def test_the_projection_is_found_under_other_extensions_and_is_no_head() -> None:
-    model = nn.ModuleDict({"outer": Projected(width=3)(Norms())})
+    model = nn.ModuleDict({"outer": Projected(width=3).extend(Norms())})
     names = ["outer.projection.weight", "outer.projection_classifier.weight", "outer.projection_classifier.bias"]
     assert projection_parameters(model) == names
     assert head_parameters(model) == ["outer.model.head.weight", "outer.model.head.bias"]
@@ -185,7 +185,9 @@ class Peculiar(Split):
 
 def test_a_personal_projection_starts_clients_as_the_base_does() -> None:
     split = KeepProjection(base=Peculiar())
-    assert same_bits(split.initial_personal(Projected(width=3)(Pair()), 4), {"model.head.bias": torch.full((2,), 4.0)})
+    assert same_bits(
+        split.initial_personal(Projected(width=3).extend(Pair()), 4), {"model.head.bias": torch.full((2,), 4.0)}
+    )
     assert not split.newcomers_take_the_mean
     assert KeepProjection().newcomers_take_the_mean
 
@@ -222,7 +224,7 @@ def test_halves_of_a_method_ask_for_each_other() -> None:
     with pytest.raises(UsageError, match=r"Pair has no projection; wrap it by algorithm\.extend"):
         play(algorithm, Pair(), pair_federation())
     with pytest.raises(UsageError, match="the head of ModuleDict is a Sequential, which does not tell"):
-        Projected(width=2)(nn.ModuleDict({"head": nn.Sequential(nn.Linear(2, 2))}))
+        Projected(width=2).extend(nn.ModuleDict({"head": nn.Sequential(nn.Linear(2, 2))}))
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("mean_cos", 0.84), ("mean_dot", 15.75), ("sum_dot", 31.5)])
@@ -247,5 +249,5 @@ def test_the_overlap_has_no_sign_and_is_a_mean_over_the_batch(mode: str, expecte
 
 def test_the_projection_is_a_matrix_without_a_bias() -> None:
     """The loss reads z P alone: a bias would never be trained, and would still be added where G is tested."""
-    names = {name for name, _ in Projected(width=3)(Pair()).named_parameters() if not name.startswith("model.")}
+    names = {name for name, _ in Projected(width=3).extend(Pair()).named_parameters() if not name.startswith("model.")}
     assert names == {"projection.weight", "projection_classifier.weight", "projection_classifier.bias"}

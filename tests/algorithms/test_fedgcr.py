@@ -199,13 +199,13 @@ def test_what_is_set_goes_before_the_preset() -> None:
 
 def test_gc_net_is_added_to_prompts_and_left_where_it_is() -> None:
     plain = tiny_vit()
-    model = Customized(mix_in_batch=True)(plain)
+    model = Customized(mix_in_batch=True).extend(plain)
     assert isinstance(model, CustomizedClassifier)
     assert model.mix_in_batch
     assert model.prompts is plain.prompts
-    assert Customized()(model) is model
+    assert Customized().extend(model) is model
     with pytest.raises(UsageError, match=r"need a frozen ViT with prompts, and Norms is none\. Choose the model"):
-        Customized()(Norms())
+        Customized().extend(Norms())
 
 
 def test_a_missing_half_is_named() -> None:

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithms import fedavg
-from fedatlas.algorithms.fedpce import Group, Grouped, KeepEmbedding, fedpce
+from fedatlas.algorithms.fedpce import ConditionedNorms, Group, Grouped, KeepEmbedding, fedpce
 from fedatlas.algorithms.fedsam import SharpnessAware
 from fedatlas.client.data import ResidentData
 from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model
-from fedatlas.models.conditioned import ClientEmbedding, ConditionedNorms, NormGenerators
+from fedatlas.models.conditioned import ClientEmbedding, NormGenerators
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import SGD, Adam
 from fedatlas.parts.types import Assignment

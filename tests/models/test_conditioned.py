@@ -6,11 +6,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedatlas.algorithms.fedbn import KeepNorms
+from fedatlas.algorithms.fedpce import ConditionedNorms
 from fedatlas.algorithms.fedper import KeepHead
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model
 from fedatlas.models.classifier import Classifier
-from fedatlas.models.conditioned import ConditionedClassifier, ConditionedNorms, NormGenerators, ScaleAndShift, bake
+from fedatlas.models.conditioned import ConditionedClassifier, NormGenerators, bake
+from fedatlas.models.norms import ScaleAndShift
 
 IMAGES = (3, 16, 16)
 
@@ -30,7 +32,7 @@ class OneNorm(Classifier):
 def conditioned(model: nn.Module, **options: object) -> ConditionedClassifier:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        made = ConditionedNorms(**options)(model)  # type: ignore[arg-type]
+        made = ConditionedNorms(**options).extend(model)  # type: ignore[arg-type]
         assert isinstance(made, ConditionedClassifier)
         nn.init.normal_(made.embedding.vector)
     return made
@@ -207,9 +209,9 @@ def test_a_norm_of_single_numbers_is_refused(norm: nn.Module) -> None:
             "cannot be 'instance': after pooling, a channel is one number",
         ),
         (lambda: ConditionedNorms(head_norm="lay"), "Did you mean 'layer'"),
-        (lambda: ConditionedNorms()(nn.Linear(2, 2)), "Linear has no normalisation layer"),
-        (lambda: ConditionedNorms()(nn.Sequential(nn.RMSNorm(3))), "0 is an RMSNorm, which has no shift"),
-        (lambda: ConditionedNorms(head_norm="film")(OneNorm()), "OneNorm has none. Use a model that does"),
+        (lambda: ConditionedNorms().extend(nn.Linear(2, 2)), "Linear has no normalisation layer"),
+        (lambda: ConditionedNorms().extend(nn.Sequential(nn.RMSNorm(3))), "0 is an RMSNorm, which has no shift"),
+        (lambda: ConditionedNorms(head_norm="film").extend(OneNorm()), "OneNorm has none. Use a model that does"),
     ],
 )
 def test_what_cannot_be_conditioned_is_refused(make: object, message: str) -> None:

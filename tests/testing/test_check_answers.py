@@ -11,6 +11,7 @@ from broken_parts import Does, Rule, Sends, refused
 from fedatlas.algorithms import fedavg
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext, ClientData
+from fedatlas.parts.extension import Extension
 from fedatlas.parts.objective import Term
 from fedatlas.parts.sampler import Sampler
 from fedatlas.parts.types import Cohort, Roster, Tensors
@@ -178,12 +179,12 @@ def test_a_memory_with_a_gradient_is_caught() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Widened:
+class Widened(Extension):
     """An extension whose first values come from numpy's global generator, or from torch's, which is seeded for it."""
 
     numpy: bool = True
 
-    def __call__(self, model: nn.Module) -> nn.Module:
+    def extend(self, model: nn.Module) -> nn.Module:
         extra = nn.Linear(2, 2)
         if self.numpy:
             nn.init.constant_(extra.weight, float(np.random.rand()))

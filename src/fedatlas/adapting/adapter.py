@@ -30,7 +30,6 @@ from fedatlas.config.reopen import run_algorithm, run_augment, run_federation, r
 from fedatlas.data import Dataset, Federation, Transform
 from fedatlas.data.dataset import first_few
 from fedatlas.errors import DataError, UsageError, expect, expect_number, unknown_name
-from fedatlas.models.conditioned import ClientEmbedding, bake
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import CrossEntropy
 from fedatlas.parts.types import ClientScore, Tensors
@@ -91,9 +90,9 @@ class Adapter:
     @cached_property
     def embedding_name(self) -> str | None:
         """The name of the embedding among the personal parameters, if there is one."""
-        modules = self.runner.bench.model.named_modules()
-        found = (f"{path}.vector" for path, module in modules if isinstance(module, ClientEmbedding))
-        return next((name for name in found if name in self.runner.bench.personal), None)
+        bench = self.runner.bench
+        found = (extension.client_vector(bench.model) for extension in self.algorithm.extensions)
+        return next((name for name in found if name in bench.personal), None)
 
     def adapt(self, client: str | int | None = None, *, examples: int | None = None, **settings: Any) -> Adapted:
         """Tune what is personal on one client's training part; the settings are those of ``adapt_all``."""
@@ -221,7 +220,7 @@ class Adapter:
     def personalised(self, personal: Tensors) -> nn.Module:
         """Return a copy of the network with a client's own parameters, for inference."""
         self.runner.bench.load({}, self.buffers, personal)
-        return bake(self.runner.bench.model).eval().requires_grad_(False)
+        return self.algorithm.bake(self.runner.bench.model).eval().requires_grad_(False)
 
     def position(self, client: str | int | None) -> int:
         """Return a client's position, by its name or number; it may be left out where there is only one."""

@@ -18,7 +18,7 @@ from fedatlas.config.reopen import is_model_name
 from fedatlas.data import Dataset
 from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.models import build_model, without_running_statistics
-from fedatlas.models.conditioned import ConditionedNorms, with_head_norm
+from fedatlas.models.norms import HEAD_NORM, with_head_norm
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.runs.files import atomic_write
 from fedatlas.runs.run import Run
@@ -29,15 +29,16 @@ ABOUT = "fedatlas"
 def about_network(run: Run, algorithm: Algorithm, data: Dataset) -> dict[str, Any]:
     """Return what ``load_personalised`` must know to build a run's network, and how its inputs are to be scaled."""
     model = run.resolved["model"]
-    heads = [e.head_norm for e in algorithm.extensions if isinstance(e, ConditionedNorms)]
-    # Conditioned norms are baked in; any other extension is part of the network and cannot be built from here.
-    plain = is_model_name(model["name"]) and len(heads) == len(algorithm.extensions)
+    baked = [extension.baked_options() for extension in algorithm.extensions]
+    # An extension that is not baked in is part of the network, which cannot be built from here.
+    plain = is_model_name(model["name"]) and None not in baked
+    heads = [options[HEAD_NORM] for options in baked if options and HEAD_NORM in options]
     channels = data.inputs.shape[1] if data.kind == "image" else 0
     return {
         "algorithm": algorithm.name,
         "model": model["name"] if plain else None,
         "options": {name: value for name, value in model["options"].items() if name != "pretrained"},
-        "head_norm": heads[-1] if heads else "layer",
+        HEAD_NORM: heads[-1] if heads else "layer",
         "buffers": algorithm.split.buffers,
         "input_shape": list(data.inputs.shape[1:]),
         "vocabulary_size": len(data.vocabulary),
@@ -150,7 +151,7 @@ def load_personalised(path: Path | str) -> nn.Module:
     )
     if about["buffers"] == "none":
         network = without_running_statistics(network)
-    network = with_head_norm(network, about["head_norm"])
+    network = with_head_norm(network, about[HEAD_NORM])
     with safe_open(path, framework="pt") as file:
         network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     return network.eval().requires_grad_(False)

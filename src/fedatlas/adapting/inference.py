@@ -14,7 +14,6 @@ from fedatlas.data.dataset import DTYPES
 from fedatlas.data.loading.arrays import as_inputs
 from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.models import build_model
-from fedatlas.models.conditioned import bake
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.split import Split
 from fedatlas.seeds import Seeds
@@ -54,7 +53,7 @@ def trained_network(
             own = mean_personal(checkpoint.clients)
         place = sum(other["held_out"] == held_out for other in clients[:number])
     bench.load(state.shared, state.buffers, own, place)
-    return bake(bench.model).eval().requires_grad_(False)
+    return algorithm.bake(bench.model).eval().requires_grad_(False)
 
 
 def prepared_inputs(run: Run, inputs: Any) -> Tensor:

@@ -21,10 +21,6 @@ from fedatlas.algorithms.client2vec_objective import (
 )
 from fedatlas.algorithms.client2vec_sampling import SimilarityWeights, SimilarToLast
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.algorithms.feddyn import DynamicPull
-from fedatlas.algorithms.fediir import GradientAlignment
-from fedatlas.algorithms.fedprox import Proximal
-from fedatlas.algorithms.moon import ModelContrast
 from fedatlas.algorithms.registry import recipe
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.errors import UsageError, expect
@@ -135,14 +131,8 @@ def client2vec(
 
 def own_weight(base: Algorithm) -> float:
     """Return the weight of an algorithm's own regulariser, 1 if it has none (the paper's App. D.2)."""
-    for term in base.objective:
-        if isinstance(term, ModelContrast | Proximal):
-            return term.mu
-        if isinstance(term, DynamicPull):
-            return term.alpha
-        if isinstance(term, GradientAlignment):
-            return term.penalty
-    return 1.0
+    strengths = (term.strength for term in base.objective)
+    return next((weight for weight in strengths if weight is not None), 1.0)
 
 
 def _opened(atlas: Atlas | str | Path | None) -> Atlas:

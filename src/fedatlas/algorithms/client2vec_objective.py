@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from fedatlas.algorithms.client2vec_sampling import VECTOR, check_half, positions
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.errors import UsageError, expect_settings, unknown_name
+from fedatlas.errors import UsageError, unknown_name
 from fedatlas.models.head import find_head
 from fedatlas.parts.context import ClientContext
+from fedatlas.parts.extension import Extension
 from fedatlas.parts.objective import Term
 from fedatlas.parts.server_rule import ServerRule
 from fedatlas.parts.split import ShareAll, Split
@@ -52,7 +53,7 @@ class ProjectedModel(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Projected:
+class Projected(Extension):
     """Builds the projection P and its classifier G around a model."""
 
     width: int
@@ -65,7 +66,7 @@ class Projected:
     """Which classifier is tested: the model's own, ``h``, or that of the projection, ``g``."""
 
     def __post_init__(self) -> None:
-        expect_settings(self)
+        super().__post_init__()
         for title in ("width", "num_features", "num_classes"):
             value = getattr(self, title)
             if value is not None and value < 1:
@@ -73,7 +74,7 @@ class Projected:
         if self.test_through not in ("h", "g"):
             raise unknown_name("test_through of Projected", self.test_through, ("h", "g"))
 
-    def __call__(self, model: nn.Module) -> nn.Module:
+    def extend(self, model: nn.Module) -> nn.Module:
         """Return the model with the projection; its first values come from the seed of the run's model."""
         num_features, num_classes = self.num_features, self.num_classes
         if num_features is None or num_classes is None:

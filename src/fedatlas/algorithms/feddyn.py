@@ -42,6 +42,11 @@ class DynamicPull(Term):
         if not 0 < self.alpha < math.inf:
             raise UsageError(f"DynamicPull(alpha) must be a positive number, got {self.alpha}.")
 
+    @property
+    def strength(self) -> float:
+        """The weight ``alpha``."""
+        return self.alpha
+
     def begin(self, local: ClientContext) -> None:
         """Begin with no drift in the client's first round."""
         if self.name not in local.notes:

@@ -28,6 +28,7 @@ from fedatlas.models.head import head_parameters
 from fedatlas.models.prompted import CustomizedClassifier, PromptedClassifier, TypePrompted
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext
+from fedatlas.parts.extension import Extension
 from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import Adam
 from fedatlas.parts.server_rule import ServerRule
@@ -40,13 +41,13 @@ ADAMW = Adam(lr=1e-3, weight_decay=1e-2, decoupled=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Customized:
+class Customized(Extension):
     """Adds GC-Net to a model with prompts."""
 
     mix_in_batch: bool = False
     """Give, in training, an image the shifts of others of its batch, as the authors' code does."""
 
-    def __call__(self, model: nn.Module) -> nn.Module:
+    def extend(self, model: nn.Module) -> nn.Module:
         """Return the model with GC-Net; one that makes type-specific prompts already stays as it is."""
         if isinstance(model, TypePrompted):
             return model

@@ -47,6 +47,11 @@ class GradientAlignment(Term):
         if not self.penalty >= 0:
             raise UsageError(f"GradientAlignment(penalty) must not be negative, got {self.penalty}.")
 
+    @property
+    def strength(self) -> float:
+        """The weight ``penalty``."""
+        return self.penalty
+
     def survey(self, local: ClientContext) -> Tensors:
         """Return the mean gradient of cross-entropy by the classifier's parameters at the received model."""
         names = head_parameters(local.model)

@@ -10,21 +10,67 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithms.registry import recipe
-from fedatlas.errors import UsageError, expect_number, expect_settings
-from fedatlas.models.conditioned import ClientEmbedding, ConditionedNorms, NormGenerators
+from fedatlas.errors import UsageError, expect_number, expect_settings, unknown_name
+from fedatlas.models.conditioned import ClientEmbedding, ConditionedClassifier, NormGenerators, bake
+from fedatlas.models.norms import HEAD_NORM, HEAD_NORMS, with_head_norm
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.extension import Extension
 from fedatlas.parts.optimizer import Adam, Gradient, LocalOptimizer, Rate, Relative, RoundRate, Wrapper
 from fedatlas.parts.split import Split
 from fedatlas.parts.types import Tensors
 from fedatlas.parts.weighting import ByExamples, Equal
 
 Newcomer = Literal["unit", "mean"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionedNorms(Extension):
+    """Makes the scales and shifts of all norms of a model from one embedding."""
+
+    embedding: int = 32
+    """How many numbers the embedding has."""
+    hidden: int = 64
+    """Width of the hidden layer of each perceptron."""
+    head_norm: str = "layer"
+    """How the norm before the head, if there is one, normalises: over the channels of each vector (``layer``), over the
+    batch (``batch``), or not at all (``film``)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for title in ("embedding", "hidden"):
+            if getattr(self, title) < 1:
+                raise UsageError(f"ConditionedNorms({title}) must be at least 1, got {getattr(self, title)}.")
+        if self.head_norm == "instance":
+            raise UsageError(
+                "ConditionedNorms(head_norm) cannot be 'instance': after pooling, a channel is one number, whose "
+                "variance is 0; before it, the mean of every image would be the shift. Use 'layer', 'batch' or 'film'."
+            )
+        if self.head_norm not in HEAD_NORMS:
+            raise unknown_name("head_norm", self.head_norm, HEAD_NORMS)
+
+    def extend(self, model: nn.Module) -> nn.Module:
+        """Return the model with its norms conditioned; it is changed in place."""
+        return ConditionedClassifier(
+            with_head_norm(model, self.head_norm), embedding=self.embedding, hidden=self.hidden
+        )
+
+    def bake(self, network: nn.Module) -> nn.Module:
+        """Return the network with plain norms, whose scales and shifts are those of the embedding."""
+        return bake(network)
+
+    def baked_options(self) -> dict[str, Any]:
+        """Return the kind of the norm before the head."""
+        return {HEAD_NORM: self.head_norm}
+
+    def client_vector(self, network: nn.Module) -> str | None:
+        """Return the name of the embedding."""
+        return next(iter(embeddings(network)), None)
 
 
 @dataclass(frozen=True, kw_only=True)

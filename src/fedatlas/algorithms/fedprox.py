@@ -31,6 +31,11 @@ class Proximal(Term):
         if self.mu < 0:
             raise UsageError(f"Proximal(mu) must not be negative, got {self.mu}.")
 
+    @property
+    def strength(self) -> float:
+        """The weight ``mu``."""
+        return self.mu
+
     def gradient(self, local: ClientContext, gradients: list[Tensor]) -> list[Tensor]:
         """Add ``mu (w - w^t)``, the gradient of the pull."""
         if self.mu == 0:

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from fedatlas.algorithms.fedsam import SharpnessAware
 from fedatlas.algorithms.registry import recipe
-from fedatlas.errors import UsageError, expect_settings
+from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientData
+from fedatlas.parts.extension import Extension
 from fedatlas.parts.server_rule import ServerRule
 from fedatlas.parts.split import Split
 from fedatlas.parts.types import Roster, Tensors
@@ -73,7 +74,7 @@ class AmplitudeNormalised(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AmplitudeNorm:
+class AmplitudeNorm(Extension):
     """Builds the amplitude normalisation in front of a model."""
 
     window: int = 0
@@ -82,13 +83,13 @@ class AmplitudeNorm:
     """Channels of the images; None takes them from the model's first convolution."""
 
     def __post_init__(self) -> None:
-        expect_settings(self)
+        super().__post_init__()
         if self.window < 0:
             raise UsageError(f"AmplitudeNorm(window) must not be negative, got {self.window}.")
         if self.channels is not None and self.channels < 1:
             raise UsageError(f"AmplitudeNorm(channels) must be at least 1, got {self.channels}.")
 
-    def __call__(self, model: nn.Module) -> nn.Module:
+    def extend(self, model: nn.Module) -> nn.Module:
         """Return the model behind the normalisation."""
         channels = self.channels or next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), 0)
         if not channels:

@@ -42,6 +42,11 @@ class ModelContrast(Term):
         if not self.tau > 0:
             raise UsageError(f"ModelContrast(tau) must be above 0, got {self.tau}.")
 
+    @property
+    def strength(self) -> float:
+        """The weight ``mu``."""
+        return self.mu
+
     def loss(self, local: ClientContext, batch: Batch, output: Output) -> Tensor | None:
         """Return the weighted contrast of the batch."""
         if self.mu == 0:

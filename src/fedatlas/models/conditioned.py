@@ -10,7 +10,6 @@ them are evaluated together, one product for the hidden layers and one for each 
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -18,13 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedatlas.errors import UsageError, expect_settings, unknown_name
+from fedatlas.errors import UsageError
 from fedatlas.models.classifier import inside_transformation
-from fedatlas.models.norms import NORM_LAYERS
-
-HEAD_NORM = "head_norm"
-"""The exact name of a norm right before the head."""
-HEAD_NORMS = ("layer", "batch", "film")
+from fedatlas.models.norms import NORM_LAYERS, ScaleAndShift
 
 
 class ClientEmbedding(nn.Module):
@@ -71,20 +66,6 @@ class NormGenerators(nn.Module):
             scales, shifts = torch.baddbmm(bias, hidden[first:last], weight.transpose(1, 2)).squeeze(1).chunk(2)
             made |= {k: (1 + scales[i], shifts[i]) for i, k in enumerate(layers)}
         return [made[k] for k in range(len(self.widths))]
-
-
-class ScaleAndShift(nn.Module):
-    """Scales and shifts channels without normalising them (FiLM)."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.num_features = channels
-        self.weight: Tensor | None = nn.Parameter(torch.ones(channels))
-        self.bias: Tensor | None = nn.Parameter(torch.zeros(channels))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the changed channels; without scale and shift, the inputs."""
-        return inputs if self.weight is None or self.bias is None else inputs * self.weight + self.bias
 
 
 class ConditionedClassifier(nn.Module):
@@ -150,54 +131,6 @@ class ConditionedClassifier(nn.Module):
                 delattr(norm, name)
                 norm.register_parameter(name, nn.Parameter(value.clone()))
         return twin.model
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConditionedNorms:
-    """Makes the scales and shifts of all norms of a model from one embedding."""
-
-    embedding: int = 32
-    """How many numbers the embedding has."""
-    hidden: int = 64
-    """Width of the hidden layer of each perceptron."""
-    head_norm: str = "layer"
-    """How the norm before the head, if there is one, normalises: over the channels of each vector (``layer``), over the
-    batch (``batch``), or not at all (``film``)."""
-
-    def __post_init__(self) -> None:
-        expect_settings(self)
-        for title in ("embedding", "hidden"):
-            if getattr(self, title) < 1:
-                raise UsageError(f"ConditionedNorms({title}) must be at least 1, got {getattr(self, title)}.")
-        if self.head_norm == "instance":
-            raise UsageError(
-                "ConditionedNorms(head_norm) cannot be 'instance': after pooling, a channel is one number, whose "
-                "variance is 0; before it, the mean of every image would be the shift. Use 'layer', 'batch' or 'film'."
-            )
-        if self.head_norm not in HEAD_NORMS:
-            raise unknown_name("head_norm", self.head_norm, HEAD_NORMS)
-
-    def __call__(self, model: nn.Module) -> nn.Module:
-        """Return the model with its norms conditioned; it is changed in place."""
-        return ConditionedClassifier(
-            with_head_norm(model, self.head_norm), embedding=self.embedding, hidden=self.hidden
-        )
-
-
-def with_head_norm(model: nn.Module, kind: str) -> nn.Module:
-    """Return the model with the norm before its head, the layer named ``head_norm``, of another kind."""
-    if kind == "layer":
-        return model
-    found = getattr(model, HEAD_NORM, None)
-    if not isinstance(found, nn.LayerNorm):
-        raise UsageError(
-            f"FedPCE: head_norm={kind!r} needs a norm before the head, and {type(model).__name__} has none. "
-            "Use a model that does (resnet18 with head_norm=true), or leave head_norm at 'layer'."
-        )
-    channels = found.normalized_shape[-1]
-    norm = nn.BatchNorm1d(channels) if kind == "batch" else ScaleAndShift(channels)
-    setattr(model, HEAD_NORM, norm)
-    return model
 
 
 def bake(model: nn.Module) -> nn.Module:

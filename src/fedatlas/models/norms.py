@@ -3,7 +3,8 @@
 import math
 from typing import TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from fedatlas.errors import UsageError, unknown_name
 
@@ -21,6 +22,9 @@ NORM_LAYERS: tuple[type[nn.Module], ...] = (
 """The module types whose parameters count as normalisation (FedBN keeps them at home)."""
 
 NORMS = ("batch", "group", "instance", "layer", "none")
+HEAD_NORM = "head_norm"
+"""The exact name of a norm right before the head."""
+HEAD_NORMS = ("layer", "batch", "film")
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
@@ -59,4 +63,36 @@ def without_running_statistics(model: AnyModule) -> AnyModule:
             module.running_mean = None  # type: ignore[assignment]
             module.running_var = None  # type: ignore[assignment]
             module.num_batches_tracked = None  # type: ignore[assignment]
+    return model
+
+
+class ScaleAndShift(nn.Module):
+    """Scales and shifts channels without normalising them (FiLM)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.num_features = channels
+        self.weight: Tensor | None = nn.Parameter(torch.ones(channels))
+        self.bias: Tensor | None = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the changed channels; without scale and shift, the inputs."""
+        return inputs if self.weight is None or self.bias is None else inputs * self.weight + self.bias
+
+
+def with_head_norm(model: nn.Module, kind: str) -> nn.Module:
+    """Return the model with the norm before its head, the layer named ``head_norm``, of another kind."""
+    if kind == "layer":
+        return model
+    found = getattr(model, HEAD_NORM, None)
+    if not isinstance(found, nn.LayerNorm):
+        raise UsageError(
+            f"head_norm={kind!r} needs a norm before the head, and {type(model).__name__} has none. "
+            "Use a model that does (resnet18 with head_norm=true), or leave head_norm at 'layer'.",
+            code="model-unfit",
+            got=kind,
+        )
+    channels = found.normalized_shape[-1]
+    norm = nn.BatchNorm1d(channels) if kind == "batch" else ScaleAndShift(channels)
+    setattr(model, HEAD_NORM, norm)
     return model

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from torch import nn
 
 from fedatlas.errors import UsageError, expect
+from fedatlas.parts.extension import Extension
 from fedatlas.parts.objective import CrossEntropy, Term
 from fedatlas.parts.optimizer import SGD, LocalOptimizer
+from fedatlas.parts.part import plain
 from fedatlas.parts.sampler import Sampler, Uniform
 from fedatlas.parts.server_rule import ServerRule
 from fedatlas.parts.split import Buffers, ShareAll, Split
@@ -18,11 +21,9 @@ from fedatlas.parts.weighting import ByExamples, Equal, Weighting
 
 OPTIMIZER = "Write fedatlas.SGD(lr=0.05) or fedatlas.Adam(lr=0.001)."
 ONE: dict[str, type] = {"sampler": Sampler, "split": Split, "optimizer": LocalOptimizer}
-SEVERAL: dict[str, type] = {"objective": Term, "weighting": Weighting, "server": ServerRule}
+SEVERAL: dict[str, type] = {"objective": Term, "weighting": Weighting, "server": ServerRule, "extensions": Extension}
 """The slots that hold one part, or a tuple of parts, and what kind."""
 Part = Sampler | Term | Weighting | ServerRule
-Extension = Callable[[nn.Module], nn.Module]
-"""Returns a model around a model: FedPCE's conditioned norms, a projection head, an input normalisation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         _check_parts(self)
-        for slot in SEVERAL:
+        for slot in ("objective", "weighting", "server"):
             names = [part.name for part in getattr(self, slot)]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
@@ -112,12 +113,19 @@ class Algorithm:
     def extend(self, model: nn.Module) -> nn.Module:
         """Return the model with the algorithm's extensions around it."""
         for extension in self.extensions:
-            model = extension(model)
+            model = extension.extend(model)
         return model
+
+    def bake(self, network: nn.Module) -> nn.Module:
+        """Return a copy for inference of the extended network that holds one client's values."""
+        network = copy.deepcopy(network)
+        for extension in reversed(self.extensions):
+            network = extension.bake(network)
+        return network
 
     def describe(self) -> dict[str, Any]:
         """Return all parts and hyper-parameters as plain values, for the record and for comparing."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
 
 
 def _check_parts(algorithm: Algorithm) -> None:
@@ -136,16 +144,3 @@ def _check_parts(algorithm: Algorithm) -> None:
         title = type(part).__name__
         do = f'Write `name: ClassVar[str] = "{title.lower()}"` in class {title}: it keys what the part remembers.'
         expect(getattr(part, "name", None), str, f"{who}: {title} must have a name", do)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if not isinstance(value, type) and callable(describe := getattr(value, "describe", None)):
-        return describe()  # an atlas is too large to write down
-    if is_dataclass(value) and not isinstance(value, type):
-        settings = {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.repr}
-        return {"part": type(value).__name__, **settings}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return getattr(value, "__name__", None) or repr(value)

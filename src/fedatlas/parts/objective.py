@@ -40,6 +40,11 @@ class Term:
     def __post_init__(self) -> None:
         expect_settings(self)
 
+    @property
+    def strength(self) -> float | None:
+        """The weight of a regulariser against the loss; None for a term that is not one."""
+        return None
+
     def introduce(self, data: ClientData) -> Tensors:
         """Return what the server must know before the first round; sent once."""
         return {}

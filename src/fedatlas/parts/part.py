@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedatlas.errors import expect_settings
 from fedatlas.parts.types import Roster, Tensors
@@ -28,3 +29,21 @@ class ServerPart:
     def init(self, shared: Tensors, roster: Roster) -> Tensors:
         """Return the memory before the first round."""
         return {}
+
+
+def describe_part(part: Any) -> dict[str, Any]:
+    """Return the type and the settings of a dataclass as plain values."""
+    return {"part": type(part).__name__, **{f.name: plain(getattr(part, f.name)) for f in fields(part) if f.repr}}
+
+
+def plain(value: Any) -> Any:
+    """Return a setting as a plain value that JSON can hold."""
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    if not isinstance(value, type) and callable(describe := getattr(value, "describe", None)):
+        return describe()  # an atlas is too large to write down
+    if is_dataclass(value) and not isinstance(value, type):
+        return describe_part(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return getattr(value, "__name__", None) or repr(value)

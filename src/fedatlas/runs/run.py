@@ -87,7 +87,7 @@ class Run:
 
         docs/runs.md, Compare
         """
-        return own_name(self.folder / CONFIG) or self.name
+        return own_name(self.folder / CONFIG, self.name) or self.name
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:

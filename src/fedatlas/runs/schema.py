@@ -112,8 +112,8 @@ def _read_json(path: Path) -> Any:
     return content
 
 
-def own_name(path: Path) -> str | None:
-    """Return the name of the user's own, one of [algorithms], under which a config trains, if it does under one."""
+def own_name(path: Path, trained: str) -> str | None:
+    """Return the name from [algorithms] under which a config trains, if any; ``trained`` is the algorithm's name."""
     try:
         config = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # a run from Python has none, and nothing else that is shown needs one
@@ -121,7 +121,9 @@ def own_name(path: Path) -> str | None:
     name = str(_table(config, "algorithm").get("name"))
     if "name" not in _table(_table(config, "algorithms"), name):
         return None
-    return f"client2vec+{name}" if _table(config, "atlas").keys() & {"file", "make"} else name
+    # An algorithm that uses an atlas over a base is named "outer+base", or "outer" over FedAvg.
+    outer = trained.partition("+")[0]
+    return f"{outer}+{name}" if _table(config, "atlas").keys() & {"file", "make"} else name
 
 
 def _table(tree: dict[str, Any], key: str) -> dict[str, Any]:
