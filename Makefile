@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo deploy-demo test test-slow check format benchmark clean
+.PHONY: demo deploy-demo test test-slow check format benchmark same-bits clean
 
 demo: $(VENV)/ready
 	$(BIN)/fedatlas demo
@@ -30,6 +30,10 @@ format: $(VENV)/ready
 # Sets up pfl and Flower in environments of their own, and measures them beside fedatlas.
 benchmark: $(VENV)/ready
 	$(BIN)/python benchmarks/run.py --out runs/benchmark
+
+# Trains every algorithm with the commit BASE and with this tree, and compares what they leave, byte for byte.
+same-bits: $(VENV)/ready
+	$(BIN)/python benchmarks/same_bits.py --base $(BASE)
 
 # torch comes first and pinned: asked for later, as a range, pip would take a build with gigabytes of CUDA.
 $(VENV)/ready: pyproject.toml constraints.txt

@@ -1,0 +1,272 @@
+"""Train the same runs with two versions of fedatlas and compare all they leave, byte for byte.
+
+    python benchmarks/same_bits.py --base COMMIT               # every algorithm, engine, resume, adaptation, atlas
+    python benchmarks/same_bits.py --base COMMIT --only atlas  # the cases whose name holds a word
+    python benchmarks/same_bits.py --base HEAD --quick         # two algorithms
+
+Both versions are driven by their command line. Shared parameters, buffers, what clients remember, records, settings,
+adapted networks and atlases are compared; fields that only the new version writes are listed. The exit status is 0 if
+all is equal, and 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from run_differences import Comparison, compare_folders
+from trees import ROOT, Tree, check_out
+
+SMALL = """
+[data]
+source = "digits"
+partition = { name = "domain-imbalance", factor = 2, quota = 200 }
+test = "domain"
+held_out = 2
+[model]
+name = "cnn"
+width = 4
+norm = "batch"
+[optimizer]
+name = "sgd"
+lr = 0.02
+[training]
+rounds = 4
+cohort = 4
+batch_size = 4
+evaluate_every = 2
+checkpoint_every = 2
+"""
+"""Small, but with enough steps of one size that the graph engine records one on a CPU (it takes fifty)."""
+PROMPTED = """
+[data]
+source = "digits"
+partition = { name = "domain-imbalance", factor = 2, quota = 20 }
+test = "client"
+[model]
+name = "prompted_vit"
+[optimizer]
+name = "adam"
+lr = 1e-2
+decoupled = true
+[training]
+rounds = 2
+batch_size = 4
+evaluate_every = 2
+"""
+OTHER = """
+[data]
+source = "digits"
+partition = { name = "dirichlet", num_clients = 8, alpha = 0.5 }
+test = "client"
+held_out = 2
+[model]
+name = "cnn"
+width = 4
+norm = "group"
+[optimizer]
+name = "adam"
+lr = 1e-3
+schedule = "cosine"
+keep_state = true
+[training]
+rounds = 4
+steps = 3
+cohort = 3
+batch_size = 8
+evaluate_every = 2
+precision = "bfloat16"
+augment = { flip = true, crop = 2 }
+equal_weights = true
+test_own = true
+memory_limit = 0.0001
+"""
+CONFIGS = {"small": SMALL, "prompted": PROMPTED, "other": OTHER}
+ATLASES = {
+    "client2vec": ["--source", "client2vec", "--epochs", "2"],
+    "federated": ["--source", "client2vec", "--strategy", "federated", "--epochs", "2"],
+    "feature-average": ["--source", "feature-average"],
+    "class-prototypes": ["--source", "class-prototypes"],
+    "label-histogram": ["--source", "label-histogram"],
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """One call of the command line; FOLDER and the names of configs stand for paths."""
+
+    arguments: tuple[str, ...]
+    killed_after: int | None = None
+    """Kill it when so many rounds are recorded in FOLDER/run."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Calls that leave files in one folder."""
+
+    name: str
+    commands: tuple[Command, ...]
+
+
+def command(text: str, *more: str, killed_after: int | None = None) -> Command:
+    """Return a call from words that are separated by spaces."""
+    return Command((*text.split(), *more), killed_after)
+
+
+def cases() -> Iterator[Case]:
+    """Yield all cases."""
+    places = [(engine, workers) for engine in ("loop", "graph") for workers in (1, 2)]
+    for engine, workers in places:
+        on = f"--engine {engine} --workers {workers}"
+        plural = "worker" if workers == 1 else "workers"
+        there = f"{engine}, {workers} {plural}"
+        yield Case(f"all algorithms, {there}", (command(f"compare all --config SMALL --folder FOLDER {on}"),))
+        prompted = command(f"compare fedavg fedgcr fedgc --config PROMPTED --folder FOLDER {on}")
+        yield Case(f"prompts, {there}", (prompted,))
+    stopped = "compare all --config SMALL --folder FOLDER --workers 2"
+    yield Case("all algorithms, resumed", (command(f"{stopped} --rounds 2"), command(f"{stopped} --resume")))
+    train = (
+        "train --config SMALL --set training.checkpoint_every=1 --rounds 30 --algorithm scaffold --folder FOLDER/run"
+    )
+    yield Case("killed and resumed", (command(train, killed_after=5), command(f"{train} --resume")))
+    yield Case("stacked clients (vmap)", (*_vmap(),))
+    yield Case("other settings", (command("compare fedavg fedprox fedper --config OTHER --folder FOLDER"),))
+    yield Case("adaptation", (*_adaptation(),))
+    yield Case("atlas", (*_atlases(),))
+    maps = command("map --config SMALL --to FOLDER/atlas.safetensors", *ATLASES["client2vec"])
+    with_atlas = "train --config SMALL --atlas FOLDER/atlas.safetensors --use sample,aggregate,train"
+    trained = [
+        command(f"{with_atlas} --engine {engine} --workers {workers} --folder FOLDER/{engine}-{workers}")
+        for engine, workers in places
+    ]
+    yield Case("atlas in training (client2vec)", (maps, *trained))
+
+
+def quick_cases() -> Iterator[Case]:
+    """Yield what takes seconds: two algorithms, one of which remembers something."""
+    yield Case("quick", (command("compare fedavg scaffold --config SMALL --rounds 2 --workers 1 --folder FOLDER"),))
+
+
+def _vmap() -> Iterator[Command]:
+    for norm in ("group", "batch"):
+        options = f"--engine vmap --set model.norm={norm} --folder FOLDER/{norm}"
+        yield command(f"compare fedavg fedprox --config SMALL {options}")
+
+
+def _adaptation() -> Iterator[Command]:
+    yield command("compare fedpce fedbn fedper --config SMALL --folder FOLDER --workers 1")
+    for name in ("fedpce", "fedbn", "fedper"):
+        yield command(f"adapt FOLDER/{name}-0 --rounds 2 --steps 5 --save FOLDER/{name}-networks")
+
+
+def _atlases() -> Iterator[Command]:
+    for name, options in ATLASES.items():
+        yield command(f"map --config SMALL --to FOLDER/{name}.safetensors", *options)
+    yield command("train --config SMALL --algorithm fedpce --folder FOLDER/run --workers 1")
+    yield command("map --run FOLDER/run --to FOLDER/own.safetensors")
+
+
+def perform(case: Case, tree: Tree, folder: Path, configs: Path) -> str | None:
+    """Make a case's files with one version; return what went wrong, if anything did."""
+    folder.mkdir(parents=True)
+    paths = {"FOLDER": str(folder), **{name.upper(): str(configs / f"{name}.toml") for name in CONFIGS}}
+    for one in case.commands:
+        words = [_filled(word, paths) for word in one.arguments]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedatlas", *words],
+            env=tree.environment(),
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if one.killed_after is not None and not _kill(process, folder / "run" / "rounds.jsonl", one.killed_after):
+            return f"fedatlas {' '.join(words)} ended before it could be killed"
+        said, _ = process.communicate()
+        if process.returncode not in (0, -signal.SIGKILL if one.killed_after is not None else 0):
+            return f"fedatlas {' '.join(words)} failed:\n{said[-3000:]}"
+    return None
+
+
+def _filled(word: str, paths: dict[str, str]) -> str:
+    first, slash, rest = word.partition("/")
+    return paths.get(first, first) + slash + rest
+
+
+def _kill(process: subprocess.Popen[str], records: Path, rounds: int) -> bool:
+    """Kill a process when so many rounds are recorded; return whether it was still running."""
+    while process.poll() is None:
+        if records.exists() and records.read_bytes().count(b"\n") >= rounds:
+            process.kill()
+            return process.wait() == -signal.SIGKILL
+        time.sleep(0.005)
+    return False
+
+
+def compare_trees(trees: tuple[Tree, Tree], chosen: Sequence[Case], folder: Path) -> tuple[str, bool, set[str]]:
+    """Run the cases with both versions; return a table, whether all is equal, and the algorithms that were trained."""
+    configs = folder / "configs"
+    configs.mkdir(parents=True)
+    for name, text in CONFIGS.items():
+        (configs / f"{name}.toml").write_text(text)
+    lines = ["| case | runs | tensors | values | result |", "|---|---|---|---|---|"]
+    total, trained = Comparison(), set()
+    for case in chosen:
+        base, new = (folder / side / case.name.replace(" ", "-") for side in ("base", "new"))
+        began = time.perf_counter()
+        with ThreadPoolExecutor(2) as pool:
+            failures = list(pool.map(lambda pair: perform(case, *pair, configs), zip(trees, (base, new), strict=True)))  # noqa: B023
+        found = compare_folders(base, new)
+        found.differences = [f"{t.name}: {f}" for t, f in zip(trees, failures, strict=True) if f] + found.differences
+        runs = [path.parent.name for path in new.rglob("resolved.json")]
+        if not found.differences and not found.num_tensors:
+            found.differences.append("nothing was compared")
+        trained |= {name.rpartition("-")[0] for name in runs}
+        result = f"first difference: {found.differences[0]}" if found.differences else "equal"
+        lines.append(
+            f"| {case.name} | {len(runs)} | {found.num_tensors:,} | {found.num_values:,} | {result.splitlines()[0]} |"
+        )
+        told = f"{case.name}: {len(found.differences)} differences, {time.perf_counter() - began:.0f} s"
+        print("\n  ".join([told, *found.differences[:10]]), file=sys.stderr, flush=True)
+        total.add(found)
+    lines.append(f"| all | | {total.num_tensors:,} | {total.num_values:,} | {len(total.differences)} differences |")
+    lines += (
+        ["", "Only the new version writes:", *(f"- {name}" for name in sorted(total.gained))] if total.gained else []
+    )
+    return "\n".join(lines), not total.differences, trained
+
+
+def main() -> None:
+    """Check the base out, compare, print and exit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", required=True, help="a commit")
+    parser.add_argument("--only", help="only the cases whose name holds this")
+    parser.add_argument("--quick", action="store_true", help="two algorithms only")
+    parser.add_argument("--keep", type=Path, help="a new folder for the runs, in place of a temporary one")
+    options = parser.parse_args()
+    chosen = [case for case in (quick_cases() if options.quick else cases()) if (options.only or "") in case.name]
+    if not chosen:
+        raise SystemExit(f"no case has {options.only!r} in its name: {', '.join(case.name for case in cases())}")
+    with tempfile.TemporaryDirectory() as temporary:
+        trees = check_out(options.base, Path(temporary) / "tree"), Tree("new", ROOT)
+        for tree in trees:
+            tree.check()
+        table, equal, trained = compare_trees(trees, chosen, (options.keep or Path(temporary) / "runs").resolve())
+    print(table)
+    if not (options.only or options.quick):
+        expected = {page.stem for page in (ROOT / "docs" / "algorithms").glob("*.md")} - {"client2vec"}
+        if left := sorted(expected - trained):
+            raise SystemExit(f"not trained: {', '.join(left)}")
+    sys.exit(0 if equal else 1)
+
+
+if __name__ == "__main__":
+    main()
