@@ -1,0 +1,32 @@
+"""The shape of the house: few entries at the first level, no import cycle, and tests that mirror the rooms."""
+
+from pathlib import Path
+
+from benchmarks.house import House, cycles
+
+ROOT = Path(__file__).parent.parent
+HOUSE = House(ROOT)
+OPENING = "fedatlas.runs.run"
+"""``Run.report``, ``adapt``, ``model`` and ``prepare`` import from these rooms above inside the method."""
+OPENED = ("fedatlas.report", "fedatlas.adapting")
+
+
+def test_no_modules_import_each_other() -> None:
+    imports = dict(HOUSE.imports)
+    imports[OPENING] = frozenset(name for name in imports[OPENING] if not name.startswith(OPENED))
+    assert cycles(imports) == []
+
+
+def test_nothing_inside_imports_the_package_s_door() -> None:
+    """The door imports all rooms, so whoever imports it from inside is in a cycle with them."""
+    assert [name for name, found in HOUSE.imports.items() if "fedatlas" in found] == []
+
+
+def test_the_first_level_stays_small() -> None:
+    assert len(HOUSE.first_level()) <= 18
+
+
+def test_tests_mirror_the_rooms() -> None:
+    rooms = {path.parent.name for path in (ROOT / "src" / "fedatlas").glob("*/__init__.py")}
+    folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert folders == rooms | {"papers"}
