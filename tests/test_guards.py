@@ -150,11 +150,40 @@ def test_every_algorithm_has_its_docs_page_with_the_same_sections() -> None:
             assert heading in page, (name, heading)
 
 
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("papers/**/*.md")]
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return a page's anchors as GitHub makes them of its headings; a heading that comes again gets a number."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    found: list[str] = []
+    for heading in re.findall(r"^#+ +(.+?) *$", text, re.M):
+        words = re.sub(r"\]\([^)]*\)", "", heading).lower()
+        found.append(re.sub(r"[^\w\- ]", "", words).replace(" ", "-"))
+    return {f"{slug}-{n}" if (n := found[:i].count(slug)) else slug for i, slug in enumerate(found)}
+
+
 def test_links_in_the_docs_lead_somewhere() -> None:
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
-        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
-            if "://" not in target:
-                assert (page.parent / target).exists(), (page.name, target)
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text()):
+            if "://" in target:
+                continue
+            goal = page.parent / target if target else page
+            assert goal.exists(), (page.name, target)
+            assert not anchor or anchor in _anchors(goal), (page.name, f"{target}#{anchor}")
+
+
+def test_files_that_the_docs_name_are_there() -> None:
+    """A path from the repository's root, wherever it is written, and a room's file in backticks; NAME may be any."""
+    folders = "benchmarks|configs|docs|papers|src|tests"
+    for page in PAGES:
+        text = page.read_text()
+        named = re.findall(rf"(?<![\w./:-])((?:{folders})/[\w./-]*\w)", text)
+        named += [
+            f"src/fedatlas/{path}" for path in re.findall(r"`([a-z_]+/[a-z0-9_/]+\.py)`", text) if path not in named
+        ]
+        for path in (path for path in named if not re.search(r"\b[A-Z]{2,}\b", path)):
+            assert (ROOT / path).exists(), (page.name, path)
 
 
 def test_files_stay_small() -> None:
