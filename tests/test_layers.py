@@ -1,5 +1,7 @@
 """The shape of the house: few entries at the first level, no import cycle, and tests that mirror the rooms."""
 
+import re
+import tomllib
 from pathlib import Path
 
 from benchmarks.house import House, cycles
@@ -30,3 +32,12 @@ def test_tests_mirror_the_rooms() -> None:
     rooms = {path.parent.name for path in (ROOT / "src" / "fedatlas").glob("*/__init__.py")}
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
     assert folders == rooms | {"papers"}
+
+
+def test_the_design_page_draws_every_room() -> None:
+    page = (ROOT / "docs" / "design.md").read_text()
+    drawn = re.findall(r"^  (\w+)(?:/|\.py) ", page.split("```text\nfedatlas/")[1].split("```")[0], re.M)
+    assert sorted(drawn) == HOUSE.first_level()
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+    layers = [name.strip() for layer in contract for name in layer.split("|")]
+    assert [f"fedatlas.{name}" for name in drawn] == layers
