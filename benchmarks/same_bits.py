@@ -12,6 +12,7 @@ all is equal, and 1 if not.
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import subprocess
 import sys
@@ -90,6 +91,7 @@ test_own = true
 memory_limit = 0.0001
 """
 CONFIGS = {"small": SMALL, "prompted": PROMPTED, "other": OTHER}
+PLACES = [(engine, workers) for engine in ("loop", "graph") for workers in (1, 2)]
 ATLASES = {
     "client2vec": ["--source", "client2vec", "--epochs", "2"],
     "federated": ["--source", "client2vec", "--strategy", "federated", "--epochs", "2"],
@@ -123,14 +125,13 @@ def command(text: str, *more: str, killed_after: int | None = None) -> Command:
 
 def cases() -> Iterator[Case]:
     """Yield all cases."""
-    places = [(engine, workers) for engine in ("loop", "graph") for workers in (1, 2)]
-    for engine, workers in places:
-        on = f"--engine {engine} --workers {workers}"
-        plural = "worker" if workers == 1 else "workers"
-        there = f"{engine}, {workers} {plural}"
-        yield Case(f"all algorithms, {there}", (command(f"compare all --config SMALL --folder FOLDER {on}"),))
-        prompted = command(f"compare fedavg fedgcr fedgc --config PROMPTED --folder FOLDER {on}")
-        yield Case(f"prompts, {there}", (prompted,))
+    for engine, workers in PLACES:
+        run = command("compare all --config SMALL --folder FOLDER", *_place(engine, workers))
+        yield Case(f"all algorithms, {engine}, workers: {workers}", (run,))
+    # Frozen parts are computed once, and on a CPU no step over them can be recorded: auto is not graph here.
+    for engine, workers in ((engine.replace("graph", "auto"), workers) for engine, workers in PLACES):
+        run = command("compare fedavg fedgcr fedgc --config PROMPTED --folder FOLDER", *_place(engine, workers))
+        yield Case(f"prompts, {engine}, workers: {workers}", (run,))
     stopped = "compare all --config SMALL --folder FOLDER --workers 2"
     yield Case("all algorithms, resumed", (command(f"{stopped} --rounds 2"), command(f"{stopped} --resume")))
     train = (
@@ -144,8 +145,8 @@ def cases() -> Iterator[Case]:
     maps = command("map --config SMALL --to FOLDER/atlas.safetensors", *ATLASES["client2vec"])
     with_atlas = "train --config SMALL --atlas FOLDER/atlas.safetensors --use sample,aggregate,train"
     trained = [
-        command(f"{with_atlas} --engine {engine} --workers {workers} --folder FOLDER/{engine}-{workers}")
-        for engine, workers in places
+        command(f"{with_atlas} --folder FOLDER/{engine}-{workers}", *_place(engine, workers))
+        for engine, workers in PLACES
     ]
     yield Case("atlas in training (client2vec)", (maps, *trained))
 
@@ -153,6 +154,10 @@ def cases() -> Iterator[Case]:
 def quick_cases() -> Iterator[Case]:
     """Yield what takes seconds: two algorithms, one of which remembers something."""
     yield Case("quick", (command("compare fedavg scaffold --config SMALL --rounds 2 --workers 1 --folder FOLDER"),))
+
+
+def _place(engine: str, workers: int) -> list[str]:
+    return ["--engine", engine, "--workers", str(workers)]
 
 
 def _vmap() -> Iterator[Command]:
@@ -220,7 +225,7 @@ def compare_trees(trees: tuple[Tree, Tree], chosen: Sequence[Case], folder: Path
     lines = ["| case | runs | tensors | values | result |", "|---|---|---|---|---|"]
     total, trained = Comparison(), set()
     for case in chosen:
-        base, new = (folder / side / case.name.replace(" ", "-") for side in ("base", "new"))
+        base, new = (folder / side / re.sub(r"\W+", "-", case.name) for side in ("base", "new"))
         began = time.perf_counter()
         with ThreadPoolExecutor(2) as pool:
             failures = list(pool.map(lambda pair: perform(case, *pair, configs), zip(trees, (base, new), strict=True)))  # noqa: B023
