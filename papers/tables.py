@@ -367,7 +367,7 @@ def _measured(task: Task, variant: Variant) -> str:
         numbers = {BROKEN: str(error)}
     except FedatlasError as error:
         return f"{REFUSED}{error}"
-    except Exception:
+    except (ArithmeticError, LookupError, OSError, RuntimeError, ValueError):
         return "failed, and will be tried again next time:\n" + traceback.format_exc()
     finally:
         # A process that has nothing more to do would hold what it once needed, and those beside it starve.

@@ -311,7 +311,7 @@ def test_wrong_arguments_are_named() -> None:
         index_client(network, federation, replace(embeddings, encoder="other"), 0)
     with pytest.raises(UsageError, match="unknown client 'client-9'"):
         index_client(network, federation, embeddings, "client-9")
-    with pytest.raises(UsageError, match=r"client must be in \[0, 4\), got 4"):
+    with pytest.raises(UsageError, match=r"position in \[0, 4\), got 4"):
         index_client(network, federation, embeddings, 4)
 
 

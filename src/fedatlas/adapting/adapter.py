@@ -229,13 +229,7 @@ class Adapter:
             return 0
         if client is None:
             raise UsageError(f"which of {len(names)} clients? Held out are {', '.join(self.held_out) or 'none'}.")
-        if isinstance(client, str):
-            if client not in names:
-                raise unknown_name("client", client, names)
-            return names.index(client)
-        if not 0 <= expect_number(client, "client (by position)", whole=True) < len(names):
-            raise UsageError(f"client must be a name or a position in [0, {len(names)}), got {client}.")
-        return client
+        return self.federation.position(client)
 
     def _training_data(self, number: int, examples: int | None, seed: int) -> ResidentData:
         client = self.federation.clients[number]

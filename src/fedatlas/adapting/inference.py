@@ -11,8 +11,9 @@ from fedatlas.client.model import PERSONAL, Workbench
 from fedatlas.client.scoring import mean_personal
 from fedatlas.config.reopen import is_model_name, run_algorithm
 from fedatlas.data.dataset import DTYPES
+from fedatlas.data.federation import find_client
 from fedatlas.data.loading.arrays import as_inputs
-from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.errors import DataError, UsageError
 from fedatlas.models import build_model
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.split import Split
@@ -111,10 +112,4 @@ def _by_name(run: Run, seed: int) -> nn.Module:
 
 def _position(run: Run, client: str | int) -> int:
     names = [one["name"] for one in run.resolved["federation"]["clients"]]
-    if isinstance(client, str):
-        if client not in names:
-            raise unknown_name("client", client, names)
-        return names.index(client)
-    if not isinstance(client, int) or not 0 <= client < len(names):
-        raise UsageError(f"client must be a name or a position in [0, {len(names)}), got {client!r}.")
-    return client
+    return find_client(names, client)

@@ -22,7 +22,7 @@ def place_client(atlas: Atlas, federation: Federation, name: str) -> Atlas:
     """
     if name in atlas.names:
         return atlas
-    client = next(member for member in federation if member.name == name)
+    client = federation.clients[federation.position(name)]
     alone = replace(federation, clients=(replace(client, held_out=False),))
     source = str(atlas.provenance.get("source"))
     if source == "label_histogram":

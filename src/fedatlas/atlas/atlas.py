@@ -19,6 +19,7 @@ from torch import Tensor
 from fedatlas.atlas.noise import noisy, plan_noise
 from fedatlas.atlas.plane import group_labels, place
 from fedatlas.atlas.storage import read_vectors, write_vectors
+from fedatlas.data.html import facts_table, rows_table
 from fedatlas.errors import DataError, UsageError, expect, expect_number, unknown_name
 
 
@@ -57,6 +58,15 @@ class Atlas:
         halves = ", ".join(f"{own} of width {table.shape[1]}" for own, table in self.halves.items())
         source = f", from {self.provenance['source']}" if "source" in self.provenance else ""
         return f"Atlas({len(self):,} clients, {halves}{source})"
+
+    def _repr_html_(self) -> str:
+        known = ("source", "encoder", "strategy", "epochs", "seed", "federation")
+        facts: dict[str, object] = {"clients": len(self)}
+        facts |= {f"half {half!r}": f"width {table.shape[1]:,}" for half, table in self.halves.items()}
+        facts |= {title: self.provenance[title] for title in known if title in self.provenance}
+        sizes = self.sizes.tolist()
+        rows = [(name, self.domains[i] or "–", sizes[i]) for i, name in enumerate(self.names)]
+        return facts_table("Atlas", facts) + rows_table(("client", "domain", "examples"), rows)
 
     def rows(self, names: Sequence[str]) -> Tensor:
         """Return the positions of clients, int64."""

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedatlas.data.dataset import Dataset
-from fedatlas.errors import DataError, UsageError
+from fedatlas.data.html import facts_table, rows_table
+from fedatlas.errors import DataError, UsageError, expect_number, unknown_name
 from fedatlas.seeds import numpy_generator
 
 
@@ -92,6 +93,19 @@ class Federation:
         parts += [f"{len(self.domains):,} domains"] if len(self.domains) > 8 else []
         return f"Federation({self.name!r}, {'; '.join([*parts, self.partition] if self.partition else parts)})"
 
+    def _repr_html_(self) -> str:
+        facts = {
+            "clients": len(self),
+            "held out": len(self) - len(self.training_ids),
+            "training examples": sum(len(client.train) for client in self),
+            "classes": self.num_classes,
+            "domains": ", ".join(self.domains) or "none",
+            "partition": self.partition or "by hand",
+        }
+        rows = [(c.name, c.domain or "–", len(c.train), len(c.test), "yes" if c.held_out else "") for c in self]
+        heads = ("client", "domain", "train", "test", "held out")
+        return facts_table(f"Federation of {self.name}", facts) + rows_table(heads, rows)
+
     def __iter__(self) -> Iterator[Client]:
         return iter(self.clients)
 
@@ -114,6 +128,10 @@ class Federation:
     def domains(self) -> tuple[str, ...]:
         """The domains that clients have, in order of first appearance."""
         return tuple(dict.fromkeys(c.domain for c in self.clients if c.domain is not None))
+
+    def position(self, client: str | int) -> int:
+        """Return a client's position, by its name or position."""
+        return find_client([member.name for member in self.clients], client)
 
     def label_counts(self, client: int, part: str = "train") -> Tensor:
         """Return how many examples of each class a client has, float32 (classes,)."""
@@ -153,11 +171,9 @@ class Federation:
 
     def hold_out(self, clients: Sequence[str | int]) -> "Federation":
         """Return the federation in which the given clients (names or positions) never train."""
-        chosen = {c if isinstance(c, str) else self.clients[c].name for c in clients}
-        missing = chosen - {c.name for c in self.clients}
-        if missing:
-            raise UsageError(f"cannot hold out {sorted(missing)}: no such clients in {self.name}.")
-        return replace(self, clients=tuple(replace(c, held_out=c.held_out or c.name in chosen) for c in self.clients))
+        chosen = {self.position(client) for client in clients}
+        kept = (replace(c, held_out=c.held_out or i in chosen) for i, c in enumerate(self.clients))
+        return replace(self, clients=tuple(kept))
 
     def with_transforms(self, transforms: Sequence[Transform | None]) -> "Federation":
         """Return the federation with one lasting transform (or None) for each client, in order."""
@@ -167,3 +183,19 @@ class Federation:
             raise UsageError(f"transforms change images; {self.name} holds {self.data.kind}.")
         changed = (replace(c, transform=t) for c, t in zip(self.clients, transforms, strict=True))
         return replace(self, clients=tuple(changed))
+
+
+def find_client(names: Sequence[str], client: str | int) -> int:
+    """Return a client's position among names, by its name or position."""
+    if isinstance(client, str):
+        if client not in names:
+            raise unknown_name("client", client, names)
+        return names.index(client)
+    if not 0 <= expect_number(client, "client (by position)", whole=True) < len(names):
+        raise UsageError(
+            f"client must be a name or a position in [0, {len(names)}), got {client}.",
+            code="client-position",
+            got=client,
+            known=list(names),
+        )
+    return int(client)

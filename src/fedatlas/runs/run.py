@@ -15,18 +15,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
+from fedatlas.data.html import facts_table
 from fedatlas.errors import RunFolderError
 from fedatlas.parts.types import Tensors
 from fedatlas.runs.checkpoint import Checkpoint, CheckpointStore
+from fedatlas.runs.profile import ProfileRow, profile_rows
 from fedatlas.runs.schema import own_name, read_adapted, read_lines, read_settings
-
-if TYPE_CHECKING:
-    from fedatlas.training.profile import ProfileRow
-
 
 RECORDS = ("rounds.jsonl", "clients.jsonl", "timings.jsonl")
 RESOLVED = "resolved.json"
@@ -113,8 +111,6 @@ class Run:
 
     def profile(self) -> list[ProfileRow]:
         """Return where the time of a round went; with clients' own stages if it was trained with ``profile``."""
-        from fedatlas.training.profile import profile_rows  # it knows how clients train, which a folder need not
-
         return profile_rows(self.timings, int(self.resolved["machine"]["workers"]))
 
     def parameters(self) -> Tensors:
@@ -164,6 +160,20 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, {self.name}, {len(self.rounds)} rounds)"
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {
+            "folder": self.folder,
+            "data": self.resolved["federation"]["data"],
+            "clients": len(self.resolved["federation"]["clients"]),
+            "model": self.resolved["model"]["name"],
+            "rounds": f"{len(self.rounds)} of {self.resolved['training']['rounds']}",
+            "training": f"{self.seconds:.1f} s",
+        }
+        if self.evaluations:
+            for title, found in (("last", self.last), ("best", self.best)):
+                facts[f"{title} accuracy"] = f"{found['accuracy']:.1%} (round {found['round']})"
+        return facts_table(f"Run of {self.label}", facts)
 
 
 def find_runs(folder: Path) -> list[Run]:

@@ -8,7 +8,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import torch
 
@@ -16,12 +16,12 @@ from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.runs.checkpoint import Checkpoint, CheckpointStore
 from fedatlas.runs.files import atomic_write
 from fedatlas.runs.lock import LOCK, lock_folder
+from fedatlas.runs.run import ADAPTED, ATLAS, CONFIG, NEW_ATLAS, RECORDS, RESOLVED
 from fedatlas.runs.schema import read_settings
 from fedatlas.runs.settings_diff import differences, told
 
-if TYPE_CHECKING:
-    pass
-from fedatlas.runs.run import ADAPTED, ATLAS, CONFIG, NEW_ATLAS, RECORDS, RESOLVED
+_encode = json.JSONEncoder(check_circular=False).encode
+"""As ``json.dumps``, which looks for circles that plain records cannot have."""
 
 
 class RunWriter:
@@ -86,12 +86,10 @@ class RunWriter:
             self._files[name] = file
 
     def write(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Add lines, each of which begins with its round, to one of the records."""
-        # Written as one list, which is quicker than one by one, and then cut: within a text a quotation mark has a
-        # backslash before it, so nothing but the beginning of a line looks like one.
-        text = json.dumps(lines)[1:-1].replace('}, {"round": ', '}\n{"round": ')
+        """Add lines to one of the records."""
+        text = "".join([f"{_encode(line)}\n" for line in lines])
         try:
-            self._files[name].write(text.encode() + b"\n" if text else b"")
+            self._files[name].write(text.encode())
             self._files[name].flush()  # for whoever looks on; what lasts is what a checkpoint vouches for
         except OSError as error:
             raise self._write_failed(name, error) from error

@@ -156,7 +156,7 @@ def index_client(
     >>> halves = index_client(network, federation, embeddings, "newcomer")  # doctest: +SKIP
     >>> atlas = atlas.add_client("newcomer", halves, size=80)  # doctest: +SKIP
     """
-    return _halves(network, federation, embeddings, [_member(federation, client)])[0]
+    return _halves(network, federation, embeddings, [federation.clients[federation.position(client)]])[0]
 
 
 def sample_indices(network: DSAIGN, examples: Tensor) -> Tensor:
@@ -209,17 +209,6 @@ def check_embeddings(federation: Federation, embeddings: Embeddings) -> None:
                 f"{federation.name} has {count} {what}, got embeddings of shape {tuple(vectors.shape)}. "
                 "Encode this federation, not another."
             )
-
-
-def _member(federation: Federation, client: str | int) -> Client:
-    names = [member.name for member in federation]
-    if isinstance(client, str):
-        if client not in names:
-            raise unknown_name("client", client, names)
-        return federation.clients[names.index(client)]
-    if not 0 <= client < len(names):
-        raise UsageError(f"client must be in [0, {len(names)}), got {client}.")
-    return federation.clients[client]
 
 
 def _vectors(client: Client, embeddings: Embeddings) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from torch import Tensor
 
 from fedatlas.atlas.encoders.base import BatchEncoder
@@ -102,23 +103,27 @@ def load_clip(source: str) -> LoadedClip:
     try:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
-        raise UsageError(f"encoder 'clip' needs transformers: pip install 'fedatlas[hub]'. {ways}") from error
-    # Whatever goes wrong between here and the weights, the user needs the same answer: the two ways, and the reason.
+        raise UsageError(
+            f"encoder 'clip' needs transformers: pip install 'fedatlas[hub]'. {ways}",
+            code="package-missing",
+            package="transformers",
+        ) from error
+    # Broken or missing files show in many ways; to each the user needs the same answer: the two ways, and the reason.
+    broken = (ImportError, LookupError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
     try:
         config = transformers.AutoConfig.from_pretrained(source)
-        if config.model_type != "clip":
-            raise UsageError(f"encoder 'clip': {source!r} holds a model of type {config.model_type!r}, not a CLIP.")
-        model, report = transformers.CLIPModel.from_pretrained(source, output_loading_info=True)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-    except UsageError:
-        raise
-    except Exception as error:
+        if config.model_type == "clip":
+            model, report = transformers.CLIPModel.from_pretrained(source, output_loading_info=True)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    except broken as error:
         reason = f"{type(error).__name__}: {error}"
-        raise UsageError(f"encoder 'clip': {source!r} cannot be loaded ({reason}) {ways}") from error
+        raise _unusable(source, f"cannot be loaded ({reason}) {ways}") from error
+    if config.model_type != "clip":
+        raise _unusable(source, f"holds a model of type {config.model_type!r}, not a CLIP.")
     if report["missing_keys"]:
-        raise UsageError(f"encoder 'clip': {source!r} lacks {len(report['missing_keys'])} of the weights. {ways}")
+        raise _unusable(source, f"lacks {len(report['missing_keys'])} of the weights. {ways}")
     if len(tokenizer) <= len(tokenizer.all_special_ids):
-        raise UsageError(f"encoder 'clip': {source!r} has no tokenizer files. {ways}")
+        raise _unusable(source, f"has no tokenizer files. {ways}")
     model = model.float().eval().requires_grad_(False)
     mean, std = read_scaling(source)
     return LoadedClip(
@@ -130,6 +135,10 @@ def load_clip(source: str) -> LoadedClip:
         std=std,
         digest=weights_digest(model),
     )
+
+
+def _unusable(source: str, why: str) -> UsageError:
+    return UsageError(f"encoder 'clip': {source!r} {why}", code="pretrained-unusable", got=source)
 
 
 def read_scaling(source: str) -> tuple[tuple[float, ...], tuple[float, ...]]:

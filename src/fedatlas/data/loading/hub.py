@@ -1,5 +1,6 @@
 """Data sets of the Hugging Face hub as a Dataset, through the package ``datasets``."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,13 @@ def from_hub(source: HubSource, *, name: str, seed: int = 0) -> Dataset:
         if len(splits) > 1
         else None,
     )
+
+
+def hub_errors() -> tuple[type[Exception], ...]:
+    """Return what the hub's packages raise where a name, a network, a file or a package itself is missing."""
+    named = (("datasets.exceptions", "DatasetsError"), ("httpx", "HTTPError"))
+    loaded = [getattr(sys.modules[module], name) for module, name in named if module in sys.modules]
+    return (ImportError, OSError, RuntimeError, ValueError, *loaded)
 
 
 def _pixels(split: Any, source: HubSource) -> NDArray[np.uint8]:

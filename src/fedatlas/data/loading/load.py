@@ -27,7 +27,7 @@ from fedatlas.data.loading.catalogue import (
     is_named,
 )
 from fedatlas.data.loading.digits import generate_digits, load_digits_domains
-from fedatlas.data.loading.hub import from_hub
+from fedatlas.data.loading.hub import from_hub, hub_errors
 from fedatlas.data.loading.image_folder import from_image_folder
 from fedatlas.data.loading.npz import from_npz, read_npz
 from fedatlas.data.loading.published_files import IDX_FILES, read_cifar10_batches, read_cifar100, read_idx_folder
@@ -114,8 +114,8 @@ def _load_named(name: str, entry: NamedSet, hub: HubSource, data_folder: str | P
         loaded = from_hub(hub, name=name, seed=seed)
     except DataError:
         raise
-    # Whatever goes wrong between here and the hub, the user needs the same answer: the two ways, and the reason.
-    except Exception as reason:
+    # To each of these the user needs the same answer: the two ways to get the data, and the reason.
+    except hub_errors() as reason:
         looked = (
             f"set data_folder= or the variable {FOLDER_VARIABLE}; none is set"
             if folder is None

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from fedatlas.atlas.grouping import like_together
+from fedatlas.atlas.plane import principal
 from fedatlas.report.charts.colors import DIVERGING, INK
 from fedatlas.report.charts.markup import Scale, cells, clipped, color_key, element, escape, figure, svg, write
 from fedatlas.report.charts.symbols import domain_strip, dot
@@ -66,7 +68,7 @@ def _heat_map(members: Sequence[Member], matrix: np.ndarray) -> str:
 
 def _plane(members: Sequence[Member], vectors: np.ndarray) -> str:
     """Return the clients at the two principal components of their vectors, with the domains' names at their centres."""
-    places = _components(vectors)
+    places = principal(torch.from_numpy(np.asarray(vectors, dtype=float)))
     width, height, inset = 510.0, 420.0, 34.0
     reach = np.maximum(np.abs(places).max(axis=0), 1e-9).tolist()
     across, up = Scale(-reach[0], reach[0], inset, width - inset), Scale(-reach[1], reach[1], height - inset, inset)
@@ -92,14 +94,3 @@ def _apart(labels: Sequence[tuple[str, float, float]]) -> list[str]:
         placed.append((x, y, half))
         parts.append(element("text", escape(text), x=x, y=y, text_anchor="middle", class_="halo", fill=INK))
     return parts
-
-
-def _components(vectors: np.ndarray) -> np.ndarray:
-    centred = np.asarray(vectors, dtype=float) - np.mean(vectors, axis=0)
-    left, values, _ = np.linalg.svd(centred, full_matrices=False)
-    places = np.zeros((len(centred), 2))
-    found = (left * values)[:, :2]
-    # A component's sign is arbitrary: let the client farthest out lie on the positive side.
-    farthest = found[np.abs(found).argmax(axis=0), np.arange(found.shape[1])]
-    places[:, : found.shape[1]] = found * np.where(farthest < 0, -1, 1)
-    return places

@@ -4,7 +4,7 @@ import pytest
 
 import fedatlas
 from fedatlas.client.timing import Stopwatch
-from fedatlas.training.profile import CLIENT_STAGES, SERVER, STAGES, profile_rows
+from fedatlas.runs.profile import CLIENT_STAGES, SERVER, STAGES, profile_rows
 from tiny import Norms, blob_federation, same_bits
 
 
