@@ -21,7 +21,7 @@ from typing import Any
 from papers.client2vec import published
 from papers.client2vec.indexing import source_spec, whole_federation
 from papers.client2vec.settings import BASES, CIFAR, MODELS, PACS, QUICK, STRATEGIES, WEIGHTS, Sections, read
-from papers.client2vec.variants import measure_all, training, with_index
+from papers.client2vec.variants import AtlasUse, measure_all, training, with_index
 from papers.options import Options, one_of, script
 from papers.tables import Cell, Table, Variant, write_table
 
@@ -118,10 +118,10 @@ def pacs_part(options: Options) -> list[Variant]:
         found.append(with_index(f"{KEPT}: GLOBAL {cases}", options, strategy="global", cases=cases, **kept))
     random = source_spec("pacs", "random-vectors", options)
     uses = {"lambda_o": WEIGHTS["global"], "lambda_d": WEIGHTS["global"]}
-    found.append(training(f"{KEPT}: iii, random vectors", options, atlas=random, cases="iii", uses=uses, **kept))
+    found.append(training(f"{KEPT}: iii, random vectors", options, use=AtlasUse(random, "iii", uses), **kept))
     average = source_spec("pacs", "feature-average", options)
     for cases in ("i", "i+ii"):
-        found.append(training(f"FedAvg, feature average {cases}", options, atlas=average, cases=cases, **common))
+        found.append(training(f"FedAvg, feature average {cases}", options, use=AtlasUse(average, cases), **common))
     small = ("FedAvg, original", *(f"FedAvg, {title} {cases}" for title in STRATEGIES for cases in ("i", "i+ii")))
     return [replace(one, seeds=SEEDS) if one.name in small and not options.quick else one for one in found]
 
@@ -162,7 +162,7 @@ def _controls(options: Options) -> Iterator[Variant]:
         common: dict[str, Any] = {"changes": length(options, kept)}
         for cases in ("iii", "i+ii+iii"):
             uses = {"lambda_o": weight, "lambda_d": weight}
-            yield training(f"{title}: {cases}, random vectors", options, atlas=random, cases=cases, uses=uses, **common)
+            yield training(f"{title}: {cases}, random vectors", options, use=AtlasUse(random, cases, uses), **common)
         for cases in ("i", "i+ii"):
             yield with_index(f"{title}: {cases}", options, strategy="global", cases=cases, **common)
         for term, uses in {
@@ -189,7 +189,7 @@ def _of_the_method(options: Options) -> Iterator[Variant]:
     histogram = source_spec("cifar10", "label-histogram", options)
     for cases in ("i", "i+ii"):
         changes = length(options)
-        yield training(f"{cases}, label histogram", options, atlas=histogram, cases=cases, changes=changes)
+        yield training(f"{cases}, label histogram", options, use=AtlasUse(histogram, cases), changes=changes)
 
 
 def _together(options: Options) -> Iterator[Variant]:

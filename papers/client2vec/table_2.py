@@ -9,7 +9,7 @@ from papers.client2vec.cases import case, show
 from papers.client2vec.indexing import Spec, head_weights_spec, source_spec
 from papers.client2vec.published import TABLE_2
 from papers.client2vec.settings import CIFAR, WEIGHTS, read
-from papers.client2vec.variants import training
+from papers.client2vec.variants import AtlasUse, training
 from papers.options import Options, script
 from papers.tables import Variant
 
@@ -36,7 +36,7 @@ def variant(title: str, cases: str, options: Options) -> Variant:
         return case(options, f"GLOBAL {cases}", label=f"{title}, {cases}", **CHANGES[title])
     weight = WEIGHTS["global"]
     uses = {"tau": 1.0} | ({"lambda_o": weight, "lambda_d": weight} if "iii" in cases else {})
-    return training(f"{title}, {cases}", options, atlas=sources[title], cases=cases, uses=uses)
+    return training(f"{title}, {cases}", options, use=AtlasUse(sources[title], cases, uses))
 
 
 @script

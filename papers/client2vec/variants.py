@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,58 +20,72 @@ USES = {"i": "sample", "ii": "aggregate", "iii": "train"}
 """The paper's three case studies."""
 
 
+@dataclass(frozen=True)
+class AtlasUse:
+    """How a training uses an atlas."""
+
+    spec: Spec
+    """What the atlas depends on."""
+    cases: str
+    """The case studies, such as ``i+ii``."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of ``client2vec``."""
+    label_free: bool = False
+    """Take out of the vectors what a linear function of the clients' label shares explains."""
+
+
 def training(
     name: str,
     options: Options,
     *,
     data: str = "cifar10",
     base: str = "FedAvg",
-    atlas: Spec | None = None,
-    cases: str = "",
-    uses: Mapping[str, Any] | None = None,
+    use: AtlasUse | None = None,
     changes: Sections | None = None,
     unscaled: bool = False,
-    label_free: bool = False,
 ) -> Variant:
-    """Return a training of a base algorithm, with the use of an atlas if ``cases`` (such as ``i+ii``) names any.
+    """Return a training of a base algorithm, with the use of an atlas if there is one.
 
     Args:
         name: the variant's name.
         options: what the command line said.
         data: one of the settings' names.
         base: one of the paper's base algorithms.
-        atlas: what the atlas depends on.
-        cases: the uses of the atlas.
-        uses: options of ``client2vec``.
+        use: the atlas and its use.
         changes: sections of the config that differ from the setting's.
         unscaled: feed pixels of 0 to 255 where 0 to 1 are meant, as FL-bench did when the paper was written.
-        label_free: take out of the vectors what a linear function of the clients' label shares explains.
     """
     chosen = sections(data, options)
     for title, change in (changes or {}).items():
         plain = title == "model" or not isinstance(change, Mapping)
         chosen = {**chosen, title: change if plain else {**chosen.get(title, {}), **change}}
     settings: Sections = {**chosen, "algorithm": BASES[base]}
-    if cases:
-        assert atlas is not None, f"{name}: which atlas?"
-        settings["index"] = atlas
-        settings["use"] = [USES[case] for case in cases.split("+")]
-        settings["uses"] = dict(uses or {})
+    if use is not None:
+        settings["index"] = use.spec
+        settings["use"] = [USES[case] for case in use.cases.split("+")]
+        settings["uses"] = dict(use.options)
+        if use.label_free:
+            settings["label_free"] = True
     if unscaled:
         settings["unscaled"] = True
-    if label_free:
-        settings["label_free"] = True
     return Variant(name=name, measure=indexed, settings=settings)
 
 
 def with_index(
-    name: str, options: Options, *, strategy: str, cases: str, index: Mapping[str, Any] | None = None, **others: Any
+    name: str,
+    options: Options,
+    *,
+    strategy: str,
+    cases: str,
+    index: Mapping[str, Any] | None = None,
+    uses: Mapping[str, Any] | None = None,
+    label_free: bool = False,
+    **others: Any,
 ) -> Variant:
     """Return a training with Client2Vec's index, at the paper's weights for its strategy."""
     spec = index_spec(others.get("data", "cifar10"), strategy, options, **(index or {}))
-    weight = WEIGHTS[strategy]
-    uses = {"lambda_o": weight, "lambda_d": weight, **others.pop("uses", {})} if "iii" in cases.split("+") else {}
-    return training(name, options, atlas=spec, cases=cases, uses=uses or others.pop("uses", None), **others)
+    weights = dict.fromkeys(("lambda_o", "lambda_d"), WEIGHTS[strategy]) if "iii" in cases.split("+") else {}
+    return training(name, options, use=AtlasUse(spec, cases, {**weights, **(uses or {})}, label_free), **others)
 
 
 def measure_all(variants: Sequence[Variant], options: Options) -> dict[str, list[Numbers]]:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from fedatlas.atlas.atlas import Atlas
     from fedatlas.atlas.client2vec.index import client2vec_index, index_client, index_clients, train_index_network
     from fedatlas.atlas.client2vec.network import DSAIGN
-    from fedatlas.atlas.client2vec.settings import IndexSettings
+    from fedatlas.atlas.client2vec.settings import IndexSettings, IndexTraining
     from fedatlas.atlas.encoders.base import Embeddings, Encoder
     from fedatlas.atlas.encoders.registry import ENCODERS, make_encoder
     from fedatlas.atlas.registry import SOURCES
@@ -31,6 +31,7 @@ __all__ = [
     "Embeddings",
     "Encoder",
     "IndexSettings",
+    "IndexTraining",
     "atlas_disclosures",
     "class_prototypes",
     "client2vec_index",

@@ -8,7 +8,7 @@ from fedatlas.registry import Registry
 SOURCES: Registry[Callable[..., Any]] = Registry("source of an atlas", "source", "fedatlas.atlas")
 """Functions ``(federation, ...) -> Atlas``.
 
-Beside the federation a source gets what its parameters name: ``embeddings``, or a field of ``AtlasSettings``, or where
-and how to compute. ``discloses`` says what leaves a client.
+Beside the federation a source gets what its parameters name: ``embeddings``, ``how`` (the ``AtlasSettings``),
+``device``, ``workers``, ``progress``. ``discloses`` says what leaves a client.
 """
 source = SOURCES.register

@@ -7,7 +7,6 @@ zeros, which have cosine 0 with everything.
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +44,10 @@ def make_atlas(
     >>> make_atlas(federation, source="label-histogram").half("label").shape
     torch.Size([4, 10])
     """
-    titles = [field.name for field in fields(AtlasSettings)]
-    for title in changes:
-        if title not in titles:
-            raise unknown_name("option of make_atlas", title, titles)
-    how = replace(how or AtlasSettings(), **changes)
+    how = (how or AtlasSettings()).changed(changes)
     make = SOURCES[how.source]
     wanted = inspect.signature(make).parameters
-    offered: dict[str, Any] = {title: getattr(how, title) for title in ("strategy", "epochs", "seed")}
-    offered |= {"settings": how.index_settings(), "device": device, "workers": workers, "progress": progress}
+    offered: dict[str, Any] = {"how": how, "device": device, "workers": workers, "progress": progress}
     if "embeddings" in wanted:
         encoder = make_encoder(how.encoder, **how.encoder_options or {})
         offered["embeddings"] = encoder.encode(federation, progress=progress)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.client2vec.network import DSAIGN
-from fedatlas.atlas.client2vec.settings import EPOCHS, STRATEGIES, IndexSettings
+from fedatlas.atlas.client2vec.settings import IndexTraining
 from fedatlas.atlas.client2vec.train_federated import train_federated
 from fedatlas.atlas.client2vec.train_global import train_globally
 from fedatlas.atlas.encoders.base import Embeddings
@@ -26,7 +27,7 @@ from fedatlas.client.machine import keep_freed_memory
 from fedatlas.client.precision import products_like_convolutions
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
-from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.errors import DataError, UsageError
 from fedatlas.seeds import derive, numpy_generator, repeatable
 from fedatlas.training.progress import make_progress
 
@@ -38,62 +39,45 @@ READING_BATCH = 256
 def client2vec_index(
     federation: Federation,
     embeddings: Embeddings,
+    how: IndexTraining | None = None,
     *,
-    strategy: str = "global",
-    epochs: int = EPOCHS,
-    seed: int = 0,
-    settings: IndexSettings | None = None,
     device: str | torch.device = "cpu",
     workers: int | None = None,
     progress: bool | None = None,
+    **changes: Any,
 ) -> Atlas:
     """Client2Vec's index: halves ``feature`` and ``label``, from an encoder and a small network.
 
-    ``global``: each client uploads some of its pairs (example vector, label) and the server trains the network over
-    them for ``epochs`` passes. ``federated``: FedAvg trains it for ``epochs`` rounds, and no pair leaves a client.
-    Held-out clients have no part in that; they get their index from the trained network, as all do.
+    ``changes`` are fields of ``IndexTraining``, such as ``strategy`` and ``epochs``. Held-out clients have no part in
+    the training; they get their index from the trained network, as all do.
 
         >>> from fedatlas.atlas import client2vec_index
         >>> atlas = client2vec_index(federation, embeddings)  # doctest: +SKIP
     """
-    network = train_index_network(
-        federation,
-        embeddings,
-        strategy=strategy,
-        epochs=epochs,
-        seed=seed,
-        settings=settings,
-        device=device,
-        workers=workers,
-        progress=progress,
-    )
+    how = (how or IndexTraining()).changed(changes)
+    network = train_index_network(federation, embeddings, how, device=device, workers=workers, progress=progress)
     return index_clients(network, federation, embeddings)
 
 
 def train_index_network(
     federation: Federation,
     embeddings: Embeddings,
+    how: IndexTraining | None = None,
     *,
-    strategy: str = "global",
-    epochs: int = EPOCHS,
-    seed: int = 0,
-    settings: IndexSettings | None = None,
     device: str | torch.device = "cpu",
     workers: int | None = None,
     progress: bool | None = None,
+    **changes: Any,
 ) -> DSAIGN:
     """Return a DSA-IGN trained on the clients that may train; keep it for clients that come later."""
-    if strategy not in STRATEGIES:
-        raise unknown_name("strategy", strategy, STRATEGIES)
-    if epochs < 1:
-        raise UsageError(f"epochs must be at least 1, got {epochs}.")
+    how = (how or IndexTraining()).changed(changes)
+    settings, strategy, epochs = how.index_settings(), how.strategy, how.epochs
     place = torch.device(device)
-    settings = settings or IndexSettings()
     check_embeddings(federation, embeddings)
     for client in federation:
         if len(client.train):
             _vectors(client, embeddings)
-    own = index_seed(seed)
+    own = index_seed(how.seed)
     keep_freed_memory(place)
     with repeatable(place), products_like_convolutions():
         network = DSAIGN(embeddings.examples.shape[1], embeddings.classes.shape[1], settings, seed=own)
@@ -115,7 +99,7 @@ def train_index_network(
         "encoder": embeddings.encoder,
         "strategy": strategy,
         "epochs": epochs,
-        "seed": seed,
+        "seed": how.seed,
         "federation": f"{federation.name}: {federation.partition}",
         "training_clients": len(counts),
         "training_pairs": sum(counts),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self
 
 from fedatlas.errors import UsageError, unknown_name
 
@@ -87,3 +88,35 @@ class IndexSettings:
             raise UsageError(
                 f"IndexSettings(lr) must be a positive number, got {self.lr}.", code="out-of-range", got=self.lr
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexTraining:
+    """How the index network is trained: its settings, strategy, length and seed."""
+
+    strategy: str = "global"
+    """``global``: each client uploads some of its pairs (example vector, label), and the server trains the network over
+    them. ``federated``: FedAvg trains it, and no pair leaves a client."""
+    epochs: int = EPOCHS
+    """Passes over the pairs, or rounds."""
+    seed: int = 0
+    settings: IndexSettings | None = None
+    """By default the paper's."""
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise unknown_name("strategy", self.strategy, STRATEGIES)
+        if self.epochs < 1:
+            raise UsageError(f"epochs must be at least 1, got {self.epochs}.", code="out-of-range", got=self.epochs)
+
+    def index_settings(self) -> IndexSettings:
+        """Return the settings of the index network."""
+        return self.settings or IndexSettings()
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """Return the same with some fields changed, by name."""
+        known = [field.name for field in fields(self)]
+        for title in changes:
+            if title not in known:
+                raise unknown_name(f"setting of {type(self).__name__}", title, known)
+        return replace(self, **changes)

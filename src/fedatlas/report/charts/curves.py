@@ -51,18 +51,17 @@ def accuracy_charts(groups: Sequence[Group], domain_colors: dict[str, str]) -> s
         return _small_multiples(groups)
     accuracy = _one_run_lines(groups[0], domain_colors) if len(groups) == 1 else _compared_lines(groups)
     losses = [Line(group.label, group.color if len(groups) > 1 else INK, group.curve(_loss)) for group in groups]
-    left = figure("Accuracy on test data (%)", line_chart(accuracy, 620, 330, "Accuracy over rounds", form=percent))
+    left = figure("Accuracy on test data (%)", line_chart(accuracy, (620, 330), "Accuracy over rounds", form=percent))
     right = figure(
         "Training loss",
-        line_chart(losses, 400, 330, "Training loss over rounds", labelled=len(groups) > 1, floor=0.0),
+        line_chart(losses, (400, 330), "Training loss over rounds", labelled=len(groups) > 1, floor=0.0),
     )
     return element("div", left + right, class_="pair wide-left")
 
 
 def line_chart(
     lines: Sequence[Line],
-    width: float,
-    height: float,
+    size: tuple[float, float],
     label: str,
     *,
     form: Callable[[float], str] = lambda value: f"{value:g}",
@@ -72,6 +71,7 @@ def line_chart(
     count: int = 6,
 ) -> str:
     """Return lines over rounds, named at their ends; a light band is one standard deviation to each side."""
+    width, height = size
     lines = [line for line in lines if line.points]
     drawn = [*lines, *(line for line in behind if line.points)]
     if not drawn:
@@ -126,8 +126,7 @@ def _small_multiples(groups: Sequence[Group]) -> str:
     for group, line in zip(groups, every, strict=True):
         chart = line_chart(
             [_held_out(group), replace(line, width=2.25)],
-            330,
-            190,
+            (330, 190),
             f"Accuracy of {group.label} over rounds",
             form=percent,
             labelled=False,
