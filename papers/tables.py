@@ -130,7 +130,7 @@ def measure(variants: Sequence[Variant], options: Options) -> dict[str, list[Num
         print(f"{took}: {name}, seed {seed}: {outcome}", file=sys.stderr, flush=True)
         if outcome.startswith(REFUSED) and outcome in refused:
             # Such as data that are not there: the others would take as long to say the same.
-            raise UsageError(outcome.removeprefix(REFUSED))
+            raise UsageError(outcome.removeprefix(REFUSED), code="trainings-refused")
         refused.add(outcome)
     found: dict[str, list[Numbers]] = {}
     for variant in variants:
@@ -185,7 +185,7 @@ def train_in_time(
 
 
 def late(options: Options) -> bool:
-    """Tell whether the deadline has passed."""
+    """Return whether the deadline has passed."""
     deadline = options.extra.get("deadline")
     return deadline is not None and time.time() > deadline
 
@@ -299,7 +299,10 @@ def render(table: Table, results: Mapping[str, list[Numbers]]) -> str:
     lines += [f"| | {' | '.join(table.columns)} |", "|---" * (len(table.columns) + 1) + "|"]
     for title, cells in table.rows.items():
         if len(cells) != len(table.columns):
-            raise UsageError(f"{table.title}: row {title!r} has {len(cells)} cells for {len(table.columns)} columns.")
+            raise UsageError(
+                f"{table.title}: row {title!r} has {len(cells)} cells for {len(table.columns)} columns.",
+                code="wrong-count",
+            )
         lines.append(f"| {title} | {' | '.join(_shown(cell, results, table) for cell in cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -72,5 +72,8 @@ def chosen(rows: Mapping[str, Any], options: Options) -> dict[str, Any]:
     wanted = options.listed("bases", BASES)
     kept = {base: row for base, row in rows.items() if base in wanted}
     if not kept:
-        raise UsageError(f"--bases {options.extra['bases']}: the table has {', '.join(rows)}. Name some of these.")
+        raise UsageError(
+            f"--bases {options.extra['bases']}: the table has {', '.join(rows)}. Name some of these.",
+            code="nothing-to-show",
+        )
     return dict(list(kept.items())[:1]) if options.quick else kept

@@ -67,7 +67,10 @@ def main() -> None:
     variant = training("FedAvg", options, changes=length(options, model))
     trained = measure_all([variant], options)[variant.name]
     if not trained or "seconds" not in trained[0]:
-        raise UsageError("nothing to compare the index with: FedAvg was not trained. See why above, and try again.")
+        raise UsageError(
+            "nothing to compare the index with: FedAvg was not trained. See why above, and try again.",
+            code="nothing-to-show",
+        )
     write_table(table(results, trained[0], options), results, options)
 
 

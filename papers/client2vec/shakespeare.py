@@ -28,7 +28,7 @@ _DIRECTION = re.compile(r"\[[^\]]*\]", re.DOTALL)
 
 
 def available(options: Options) -> bool:
-    """Tell whether the file of speeches lies in the data folder."""
+    """Return whether the file of speeches lies in the data folder."""
     folder = options.data_folder or os.environ.get("FEDATLAS_DATA") or "."
     return not options.quick and (Path(folder) / FILE).exists()
 

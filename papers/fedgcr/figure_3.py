@@ -73,7 +73,9 @@ def main() -> None:
     results = measure(variants, options)
     maps = {name: found[0] for name, found in results.items() if found and "places" in found[0]}
     if not maps:
-        raise UsageError("there is nothing to draw: no training was finished. See why above, and try again.")
+        raise UsageError(
+            "there is nothing to draw: no training was finished. See why above, and try again.", code="nothing-to-show"
+        )
     draw(maps, options)
 
 

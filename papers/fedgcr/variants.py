@@ -124,7 +124,7 @@ def said(variants: Sequence[Variant], options: Options, note: str = "") -> str:
 
 
 def has_domainnet(options: Options) -> bool:
-    """Tell whether DomainNet's pictures are there; with ``--quick`` the embedded digits stand in for them."""
+    """Return whether DomainNet's pictures are there; with ``--quick`` the embedded digits stand in for them."""
     return options.quick or (options.data_folder is not None and (Path(options.data_folder) / "domainnet").is_dir())
 
 

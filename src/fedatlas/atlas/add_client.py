@@ -44,5 +44,7 @@ def place_client(atlas: Atlas, federation: Federation, name: str) -> Atlas:
 def _cannot(name: str, why: str) -> UsageError:
     return UsageError(
         f"client {name!r} is not in the atlas and cannot be placed from here: {why}. Map it together with the others, "
-        "or add its vector with atlas.add_client."
+        "or add its vector with atlas.add_client.",
+        code="client-missing",
+        client=name,
     )

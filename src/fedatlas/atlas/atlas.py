@@ -74,7 +74,9 @@ class Atlas:
         if missing is not None:
             raise UsageError(
                 f"client {missing!r} is not in the atlas of {len(self)} clients ({self.names[0]!r}, ...). "
-                "Make the atlas from the same federation, or add the client with add_client."
+                "Make the atlas from the same federation, or add the client with add_client.",
+                code="client-missing",
+                client=missing,
             )
         return torch.tensor([self._positions[name] for name in names], dtype=torch.int64)
 
@@ -112,18 +114,26 @@ class Atlas:
         """
         members = _tensor(members, "members", whole=True)
         if members.ndim != 1 or len(members) == 0:
-            raise UsageError(f"members must be the positions of at least one client, got {members.tolist()}.")
+            raise UsageError(
+                f"members must be the positions of at least one client, got {members.tolist()}.",
+                code="data-empty",
+                got=members.tolist(),
+            )
         low, high = map(int, members.aminmax())
         if low < 0 or high >= len(self):
             raise UsageError(
                 f"members must be positions of the {len(self)} clients, 0 to {len(self) - 1}; got {low} to {high}. "
-                "atlas.rows(names) returns them."
+                "atlas.rows(names) returns them.",
+                code="out-of-range",
+                got=low,
             )
         share = (self.sizes[members] if weights is None else _tensor(weights, "weights")).float()
         if share.shape != members.shape or not bool((share >= 0).all()) or not 0 < float(share.sum()) < float("inf"):
             raise UsageError(
                 "weights must be one number for each member, none negative and not all zero; "
-                f"got {share.tolist()} for {len(members)} members."
+                f"got {share.tolist()} for {len(members)} members.",
+                code="wrong-count",
+                got=share.tolist(),
             )
         # The members' unit rows are summed first, so that one product with all rows is left.
         rows = torch.cat([self.unit(own, members) for own in self._chosen(half)], dim=1)
@@ -132,7 +142,7 @@ class Atlas:
     def neighbours(self, client: str, count: int = 5, half: str | None = None) -> list[tuple[str, float]]:
         """Return the most similar clients with their similarity, the nearest first."""
         if expect_number(count, "count of neighbours", whole=True) < 1:
-            raise UsageError(f"count of neighbours must be at least 1, got {count}.")
+            raise UsageError(f"count of neighbours must be at least 1, got {count}.", code="out-of-range", got=count)
         row = self.rows([client])
         similarity = self.similarity_to(row, torch.ones(1), half)
         order = similarity.sort(descending=True, stable=True).indices.tolist()
@@ -154,15 +164,27 @@ class Atlas:
     def add_client(self, name: str, halves: Mapping[str, Any], size: int, domain: str | None = None) -> "Atlas":
         """Return the atlas with one more client, made by the same source (and with the same noise, if any)."""
         if name in self._positions:
-            raise UsageError(f"client {name!r} is in the atlas already; give the new client another name.")
+            raise UsageError(
+                f"client {name!r} is in the atlas already; give the new client another name.",
+                code="name-repeated",
+                client=name,
+            )
         if _halves(halves).keys() != self.halves.keys():
-            raise UsageError(f"client {name!r}: give the halves {sorted(self.halves)}, got {sorted(halves)}.")
+            raise UsageError(
+                f"client {name!r}: give the halves {sorted(self.halves)}, got {sorted(halves)}.",
+                code="names-unfit",
+                client=name,
+                got=sorted(halves),
+            )
         halves = {own: _tensor(vector, own) for own, vector in halves.items()}
         for own, table in self.halves.items():
             if halves[own].shape != table.shape[1:]:
                 raise UsageError(
                     f"client {name!r}: half {own!r} must have shape {tuple(table.shape[1:])}, "
-                    f"got {tuple(halves[own].shape)}."
+                    f"got {tuple(halves[own].shape)}.",
+                    code="wrong-shape",
+                    client=name,
+                    got=tuple(halves[own].shape),
                 )
         return replace(
             self,
@@ -297,10 +319,12 @@ def _tensor(values: Any, title: str, *, whole: bool = False) -> Tensor:
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise DataError(f"{title!r} of the atlas must be an array of numbers: {error}.") from error
+        raise DataError(f"{title!r} of the atlas must be an array of numbers: {error}.", code="wrong-type") from error
     if array.size and array.dtype.kind not in ("iu" if whole else "fiu"):
         kind = "whole numbers" if whole else "numbers"
-        raise DataError(f"{title!r} of the atlas must be an array of {kind}, got one of {array.dtype}.")
+        raise DataError(
+            f"{title!r} of the atlas must be an array of {kind}, got one of {array.dtype}.", code="wrong-type"
+        )
     return torch.from_numpy(array.astype(np.int64 if whole else np.float32))
 
 
@@ -308,23 +332,42 @@ def _check(atlas: Atlas) -> None:
     """Refuse an atlas whose parts do not fit."""
     count = len(atlas.names)
     if count == 0 or len(set(atlas.names)) != count:
-        raise DataError(f"an atlas needs at least one client, each named once; got {atlas.names[:5]} of {count}.")
+        raise DataError(
+            f"an atlas needs at least one client, each named once; got {atlas.names[:5]} of {count}.",
+            code="name-repeated",
+            got=atlas.names[:5],
+        )
     if not atlas.halves:
-        raise DataError("an atlas needs at least one half, e.g. 'feature' or 'label'.")
+        raise DataError("an atlas needs at least one half, e.g. 'feature' or 'label'.", code="data-empty")
     for own, table in atlas.halves.items():
         if table.dtype != torch.float32 or table.ndim != 2 or len(table) != count or table.device.type != "cpu":
             raise DataError(
                 f"half {own!r} of the atlas must be float32 ({count}, width) on the CPU, "
-                f"got {table.dtype} {tuple(table.shape)} on {table.device}."
+                f"got {table.dtype} {tuple(table.shape)} on {table.device}.",
+                code="wrong-shape",
+                got=table.dtype,
             )
         if not bool(table.isfinite().all()):
             where = int((~table.isfinite()).any(1).nonzero()[0])
-            raise DataError(f"half {own!r} of the atlas holds NaN or infinity, first at client {atlas.names[where]!r}.")
+            raise DataError(
+                f"half {own!r} of the atlas holds NaN or infinity, first at client {atlas.names[where]!r}.",
+                code="not-finite",
+                client=atlas.names[where],
+            )
     if atlas.sizes.dtype != torch.int64 or atlas.sizes.shape != (count,) or bool((atlas.sizes < 0).any()):
-        raise DataError(f"sizes of the atlas must be {count} non-negative int64 numbers, got {atlas.sizes}.")
+        raise DataError(
+            f"sizes of the atlas must be {count} non-negative int64 numbers, got {atlas.sizes}.",
+            code="wrong-shape",
+            got=atlas.sizes,
+        )
     if len(atlas.domains) != count:
-        raise DataError(f"the atlas has {count} clients but {len(atlas.domains)} domains; give one each, or none.")
+        raise DataError(
+            f"the atlas has {count} clients but {len(atlas.domains)} domains; give one each, or none.",
+            code="wrong-count",
+        )
     try:
         json.dumps(dict(atlas.provenance), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"provenance of the atlas must hold plain values that JSON knows: {error}.") from error
+        raise UsageError(
+            f"provenance of the atlas must hold plain values that JSON knows: {error}.", code="wrong-type"
+        ) from error

@@ -53,17 +53,21 @@ def group_clients(
     [0, 1, 0]
     """
     if vectors.ndim != 2 or not len(vectors):
-        raise UsageError(f"vectors must be (clients, width), at least one client; got shape {tuple(vectors.shape)}.")
+        raise UsageError(
+            f"vectors must be (clients, width), at least one client; got shape {tuple(vectors.shape)}.",
+            code="data-empty",
+            got=tuple(vectors.shape),
+        )
     for title, value in (("count of groups", count), ("n_init", n_init)):
         if value < 1:
-            raise UsageError(f"{title} must be at least 1, got {value}.")
+            raise UsageError(f"{title} must be at least 1, got {value}.", code="out-of-range", got=value)
     if method not in METHODS:
         raise unknown_name("method of grouping", method, METHODS)
     if covariance not in COVARIANCES:
         raise unknown_name("covariance", covariance, COVARIANCES)
     points = vectors.detach().double().cpu().numpy()
     if not np.isfinite(points).all():
-        raise DataError("vectors of clients to be grouped must be finite; got NaN or infinity.")
+        raise DataError("vectors of clients to be grouped must be finite; got NaN or infinity.", code="not-finite")
     if method == "finch":
         found = first_neighbours(points)
     else:
@@ -137,7 +141,11 @@ def cluster_accuracy(labels: Tensor, types: Sequence[Hashable]) -> float:
     0.75
     """
     if len(labels) != len(types) or not len(labels):
-        raise UsageError(f"give one type for each client, at least one client; got {len(types)} for {len(labels)}.")
+        raise UsageError(
+            f"give one type for each client, at least one client; got {len(types)} for {len(labels)}.",
+            code="data-empty",
+            got=len(types),
+        )
     members: dict[int, Counter[Hashable]] = {}
     for label, kind in zip(labels.tolist(), types, strict=True):
         members.setdefault(label, Counter())[kind] += 1

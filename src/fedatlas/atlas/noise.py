@@ -88,7 +88,10 @@ def plan_noise(
     sensitivity asks for. The plain values hold the largest sigma, sensitivity and epsilon of any client.
     """
     if "noise" in provenance:
-        raise UsageError("the atlas has noise already, and noise is added once; start from the atlas without it.")
+        raise UsageError(
+            "the atlas has noise already, and noise is added once; start from the atlas without it.",
+            code="noise-repeated",
+        )
     bounds = _bounds(provenance, list(halves), clip, protects)
     shares = sizes.clamp(min=1).double() if protects == "example" else torch.ones(len(sizes), dtype=torch.float64)
     sensitivities = 2 * math.hypot(*bounds.values()) / shares
@@ -100,7 +103,9 @@ def plan_noise(
         sigmas = sensitivities * sigma_for(target, delta, 1.0)
         bought = target
     else:
-        raise UsageError(f"with_noise takes either sigma or epsilon, got sigma={sigma}, epsilon={target}.")
+        raise UsageError(
+            f"with_noise takes either sigma or epsilon, got sigma={sigma}, epsilon={target}.", code="noise-settings"
+        )
     promise = {
         "protects": protects,
         "clip": bounds,
@@ -146,7 +151,10 @@ def _bounds(provenance: Mapping[str, Any], halves: list[str], clip: float | None
         raise unknown_name("unit of protection", protects, ["client", "example"])
     if protects == "client":
         if clip is None:
-            raise UsageError("protects='client' needs clip, the norm that no half of a client's vector may exceed.")
+            raise UsageError(
+                "protects='client' needs clip, the norm that no half of a client's vector may exceed.",
+                code="noise-settings",
+            )
         _check_positive(clip=clip)
         return dict.fromkeys(halves, float(clip))
     known: Mapping[str, float] = provenance.get("example_clip", {})
@@ -155,19 +163,24 @@ def _bounds(provenance: Mapping[str, Any], halves: list[str], clip: float | None
         raise UsageError(
             "protects='example' needs a source that clips every example before it takes the mean, such as "
             f"feature_average(..., clip=1.0); half {loose!r} of this atlas comes from "
-            f"{provenance.get('source', 'another source')!r}."
+            f"{provenance.get('source', 'another source')!r}.",
+            code="noise-settings",
         )
     if clip is not None:
-        raise UsageError(f"with protects='example' the source has set clip, {dict(known)}; leave it out, got {clip}.")
+        raise UsageError(
+            f"with protects='example' the source has set clip, {dict(known)}; leave it out, got {clip}.",
+            code="noise-settings",
+            got=clip,
+        )
     return {half: float(known[half]) for half in halves}
 
 
 def _check_positive(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < math.inf:
-            raise UsageError(f"{name} must be a positive number, got {value}.")
+            raise UsageError(f"{name} must be a positive number, got {value}.", code="out-of-range", got=value)
 
 
 def _check_delta(delta: float) -> None:
     if not 0 < delta < 1:
-        raise UsageError(f"delta must be in (0, 1), got {delta}.")
+        raise UsageError(f"delta must be in (0, 1), got {delta}.", code="out-of-range", got=delta)

@@ -19,7 +19,11 @@ def group_labels(points: Tensor, count: int, method: str, seed: int) -> Tensor:
     """
     expect_number(count, "count of groups", whole=True)
     if not 1 <= count <= len(points):
-        raise UsageError(f"count of groups must be in [1, {len(points)}], the number of clients; got {count}.")
+        raise UsageError(
+            f"count of groups must be in [1, {len(points)}], the number of clients; got {count}.",
+            code="out-of-range",
+            got=count,
+        )
     # Spherical: the points are unit vectors, whose directions have no scales of their own.
     return group_clients(points, count, method=method, covariance="spherical", seed=seed).labels
 
@@ -31,7 +35,9 @@ def place(points: Tensor, method: str, seed: int) -> np.ndarray:
     if method != "tsne":
         raise unknown_name("method of mapping", method, ["pca", "tsne"])
     if len(points) < 4:
-        raise UsageError(f"tsne needs at least 4 clients, got {len(points)}; use pca.")
+        raise UsageError(
+            f"tsne needs at least 4 clients, got {len(points)}; use pca.", code="out-of-range", got=len(points)
+        )
     from sklearn.manifold import TSNE
 
     start = principal(points)

@@ -30,7 +30,11 @@ def write_vectors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], w
 def read_vectors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read the tensors and the plain values of a file, refusing one that was cut short or altered."""
     if not Path(path).is_file():
-        raise DataError(f"there is no atlas at {path}. Make one there: `fedatlas map --to FILE`, or atlas.save(path).")
+        raise DataError(
+            f"there is no atlas at {path}. Make one there: `fedatlas map --to FILE`, or atlas.save(path).",
+            code="file-missing",
+            path=str(path),
+        )
     try:
         with safe_open(path, framework="pt") as file:
             notes = file.metadata() or {}
@@ -55,4 +59,8 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
 
 
 def _unusable(path: str | os.PathLike[str], why: str) -> DataError:
-    return DataError(f"the atlas {path} cannot be used: {why}. Restore it from a copy, or make it anew.")
+    return DataError(
+        f"the atlas {path} cannot be used: {why}. Restore it from a copy, or make it anew.",
+        code="file-unreadable",
+        path=str(path),
+    )

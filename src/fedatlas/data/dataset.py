@@ -45,12 +45,21 @@ class Dataset:
             if values is None:
                 continue
             if values.shape != self.labels.shape:
-                raise DataError(f"{self.name}: {len(values)} {title} entries for {len(self)} examples; give one each.")
+                raise DataError(
+                    f"{self.name}: {len(values)} {title} entries for {len(self)} examples; give one each.",
+                    code="wrong-count",
+                )
             if len(values) and not 0 <= int(values.min()) <= int(values.max()) < len(names):
-                raise DataError(f"{self.name}: {title} must index {len(names)} names, got up to {int(values.max())}.")
+                raise DataError(
+                    f"{self.name}: {title} must index {len(names)} names, got up to {int(values.max())}.",
+                    code="out-of-range",
+                )
 
         if self.is_test is not None and self.is_test.shape != self.labels.shape:
-            raise DataError(f"{self.name}: {len(self.is_test)} is_test entries for {len(self)} examples; give all one.")
+            raise DataError(
+                f"{self.name}: {len(self.is_test)} is_test entries for {len(self)} examples; give all one.",
+                code="wrong-count",
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -69,7 +78,11 @@ class Dataset:
     def of_domains(self, names: Sequence[str]) -> "Dataset":
         """Return the examples of some domains only, in the order of the names."""
         if self.domain is None:
-            raise UsageError(f"{self.name} has no domains to choose from, got {list(names)}.")
+            raise UsageError(
+                f"{self.name} has no domains to choose from, got {list(names)}.",
+                code="domains-missing",
+                got=list(names),
+            )
         check_domains(self.name, names, self.domains)
         members = [(self.domain == self.domains.index(name)).nonzero()[:, 0] for name in names]
         kept = torch.cat(members)
@@ -91,7 +104,11 @@ class Dataset:
 def check_domains(data: str, names: Sequence[str], known: Sequence[str]) -> None:
     """Refuse a choice of the domains of a data set that is empty, names one twice or names one it has not."""
     if not names or len(set(names)) != len(names):
-        raise UsageError(f"domains must name at least one domain of {data}, each once; got {list(names)}.")
+        raise UsageError(
+            f"domains must name at least one domain of {data}, each once; got {list(names)}.",
+            code="name-repeated",
+            got=list(names),
+        )
     for name in names:
         if name not in known:
             raise unknown_name("domain", name, known)
@@ -116,7 +133,9 @@ def input_kind(inputs: Tensor) -> str:
         return "features"
     raise DataError(
         "inputs must be uint8 images (N, channels, height, width), int64 tokens (N, length) or float32 features "
-        f"(N, width); got {inputs.dtype} of shape {tuple(inputs.shape)}."
+        f"(N, width); got {inputs.dtype} of shape {tuple(inputs.shape)}.",
+        code="wrong-shape",
+        got=inputs.dtype,
     )
 
 
@@ -124,17 +143,27 @@ def check_examples(name: str, inputs: Tensor, labels: Tensor, num_classes: int) 
     """Refuse examples that would train to nonsense: wrong form, NaN, labels out of range."""
     input_kind(inputs)
     if labels.dtype != torch.int64 or labels.ndim != 1:
-        raise DataError(f"{name}: labels must be int64 of shape (N,); got {labels.dtype} of {tuple(labels.shape)}.")
+        raise DataError(
+            f"{name}: labels must be int64 of shape (N,); got {labels.dtype} of {tuple(labels.shape)}.",
+            code="wrong-shape",
+            got=labels.dtype,
+        )
     if len(inputs) != len(labels):
-        raise DataError(f"{name}: {len(inputs)} inputs but {len(labels)} labels; give one label for each input.")
+        raise DataError(
+            f"{name}: {len(inputs)} inputs but {len(labels)} labels; give one label for each input.", code="wrong-count"
+        )
     if len(labels) == 0:
-        raise DataError(f"{name}: there are no examples. Check the file or the arrays that it comes from.")
+        raise DataError(
+            f"{name}: there are no examples. Check the file or the arrays that it comes from.", code="data-empty"
+        )
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= num_classes:
         where = int(((labels < 0) | (labels >= num_classes)).nonzero()[0])
         raise DataError(
             f"{name}: labels must be in [0, {num_classes}), got {int(labels[where])} at example {where}. "
-            "Renumber the labels or name all classes."
+            "Renumber the labels or name all classes.",
+            code="out-of-range",
+            got=int(labels[where]),
         )
     check_finite(name, inputs)
 
@@ -143,7 +172,9 @@ def check_finite(name: str, inputs: Tensor) -> None:
     """Refuse inputs with NaN or infinity."""
     if inputs.is_floating_point() and not all_finite(inputs):
         where = int((~inputs.isfinite()).flatten(1).any(1).nonzero()[0])
-        raise DataError(f"{name}: inputs hold NaN or infinity, first at example {where}. Clean or drop it.")
+        raise DataError(
+            f"{name}: inputs hold NaN or infinity, first at example {where}. Clean or drop it.", code="not-finite"
+        )
 
 
 def renumbered(data: Dataset, classes: Sequence[str], vocabulary: Sequence[str]) -> Dataset:
@@ -161,10 +192,12 @@ def _places(data: Dataset, what: str, own: Sequence[str], known: Sequence[str]) 
     if strange := [name for name in own if name not in known]:
         named = "Name them as the run does (classes=, in an npz file an array classes), or drop their examples."
         do = named if what == "classes" else "Replace or drop them."
-        raise DataError(f"{data.name} has the {what} {strange}, which the run's {list(known)} do not hold. {do}")
+        raise DataError(
+            f"{data.name} has the {what} {strange}, which the run's {list(known)} do not hold. {do}", code="names-unfit"
+        )
     return torch.tensor([list(known).index(name) for name in own], device=data.labels.device)
 
 
 def all_finite(tensor: Tensor) -> bool:
-    """Tell whether no value is NaN or infinity, by the ends: value by value takes far longer."""
+    """Return whether no value is NaN or infinity, by the ends: value by value takes far longer."""
     return not tensor.numel() or all(bool(end.isfinite()) for end in tensor.aminmax())

@@ -57,28 +57,34 @@ class Federation:
 
     def __post_init__(self) -> None:
         if not self.clients:
-            raise DataError(f"{self.data.name}: a federation needs at least one client.")
+            raise DataError(f"{self.data.name}: a federation needs at least one client.", code="data-empty")
         names = [client.name for client in self.clients]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise DataError(f"{self.data.name}: two clients are named {twice!r}; names must differ.")
+            raise DataError(
+                f"{self.data.name}: two clients are named {twice!r}; names must differ.", code="name-repeated"
+            )
         within = self._all_within()
         for client in self.clients:
             if len(client.train) == 0 and not client.held_out:
                 raise DataError(
                     f"{self.data.name}: client {client.name} has no training data. "
-                    "Use fewer clients, a larger least number of samples, or leave it out."
+                    "Use fewer clients, a larger least number of samples, or leave it out.",
+                    code="too-few-examples",
+                    client=client.name,
                 )
             for part in () if within else (client.train, client.test):
                 if len(part) and not 0 <= int(part.min()) <= int(part.max()) < len(self.data):
                     raise DataError(
-                        f"{self.data.name}: client {client.name} points outside the {len(self.data)} examples."
+                        f"{self.data.name}: client {client.name} points outside the {len(self.data)} examples.",
+                        code="out-of-range",
+                        client=client.name,
                     )
         if all(client.held_out for client in self.clients):
-            raise DataError(f"{self.data.name}: all clients are held out; at least one must train.")
+            raise DataError(f"{self.data.name}: all clients are held out; at least one must train.", code="held-out")
 
     def _all_within(self) -> bool:
-        """Tell whether all index sets lie within the examples: one look at all, as a look at each takes long."""
+        """Return whether all index sets lie within the examples: one look at all, as a look at each takes long."""
         parts = torch.cat([part for client in self.clients for part in (client.train, client.test)])
         return not len(parts) or 0 <= int(parts.min()) <= int(parts.max()) < len(self.data)
 
@@ -151,18 +157,25 @@ class Federation:
         parts, so the same seed gives the same folds to every method that is compared. Clients may not share a test.
         """
         if not folds >= 2 or not 0 <= fold < folds:
-            raise UsageError(f"fold must be in [0, folds) and folds at least 2, got fold={fold}, folds={folds}.")
+            raise UsageError(
+                f"fold must be in [0, folds) and folds at least 2, got fold={fold}, folds={folds}.", code="out-of-range"
+            )
         tested = torch.cat([client.test for client in self.clients])
         if len(tested.unique()) < len(tested):
             raise UsageError(
                 f"{self.name}: clients are tested on the same examples, so in folds one would train on what another is "
-                "tested on. Use test='client' (in a config, data.test) with folds."
+                "tested on. Use test='client' (in a config, data.test) with folds.",
+                code="partition-unfit",
             )
         clients = []
         for i, client in enumerate(self.clients):
             own = torch.cat([client.train, client.test]).unique()
             if len(own) < folds:
-                raise DataError(f"client {client.name} has {len(own)} examples, too few for {folds} folds.")
+                raise DataError(
+                    f"client {client.name} has {len(own)} examples, too few for {folds} folds.",
+                    code="too-few-examples",
+                    client=client.name,
+                )
             order = torch.from_numpy(numpy_generator(seed, "folds", i).permutation(len(own))).to(own.device)
             parts = own[order].tensor_split(folds)
             rest = torch.cat([part for j, part in enumerate(parts) if j != fold])
@@ -178,9 +191,13 @@ class Federation:
     def with_transforms(self, transforms: Sequence[Transform | None]) -> "Federation":
         """Return the federation with one lasting transform (or None) for each client, in order."""
         if len(transforms) != len(self.clients):
-            raise UsageError(f"give one transform for each of {len(self.clients)} clients, got {len(transforms)}.")
+            raise UsageError(
+                f"give one transform for each of {len(self.clients)} clients, got {len(transforms)}.",
+                code="wrong-count",
+                got=len(transforms),
+            )
         if self.data.kind != "image" and any(t is not None for t in transforms):
-            raise UsageError(f"transforms change images; {self.name} holds {self.data.kind}.")
+            raise UsageError(f"transforms change images; {self.name} holds {self.data.kind}.", code="kind-mismatch")
         changed = (replace(c, transform=t) for c, t in zip(self.clients, transforms, strict=True))
         return replace(self, clients=tuple(changed))
 

@@ -32,17 +32,20 @@ def decode_images(blob: Bytes, offset: NDArray[np.int64], where: str) -> Bytes:
             with Image.open(io.BytesIO(raw[start:stop])) as picture:
                 pixels = np.asarray(_colour(picture))
         except (OSError, UnidentifiedImageError) as reason:
-            raise DataError(f"{where}: picture {i} cannot be decoded ({reason}). Write the file again.") from reason
+            raise DataError(
+                f"{where}: picture {i} cannot be decoded ({reason}). Write the file again.", code="file-unreadable"
+            ) from reason
         if images is None:
             images = np.empty((len(offset) - 1, *pixels.shape), np.uint8)
         if pixels.shape != images.shape[1:]:
             raise DataError(
                 f"{where}: picture {i} is {pixels.shape[1]}x{pixels.shape[0]}, the first is "
-                f"{images.shape[2]}x{images.shape[1]}. Resize them to one size before packing."
+                f"{images.shape[2]}x{images.shape[1]}. Resize them to one size before packing.",
+                code="pictures-differ",
             )
         images[i] = pixels
     if images is None:
-        raise DataError(f"{where}: there are no pictures in it.")
+        raise DataError(f"{where}: there are no pictures in it.", code="data-empty")
     return images
 
 
@@ -54,7 +57,11 @@ def read_image(path: Path, size: tuple[int, int] | None = None) -> Bytes:
         with Image.open(path) as picture:
             colour = _colour(picture)
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as reason:
-        raise DataError(f"{path}: this picture cannot be read ({reason}). Repair or remove it.") from reason
+        raise DataError(
+            f"{path}: this picture cannot be read ({reason}). Repair or remove it.",
+            code="file-unreadable",
+            path=str(path),
+        ) from reason
     if size is not None and (colour.height, colour.width) != size:
         colour = colour.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     return np.asarray(colour)

@@ -22,7 +22,11 @@ class GaussianNoise:
 
     def __post_init__(self) -> None:
         if not 0 <= self.variance < float("inf"):
-            raise UsageError(f"GaussianNoise: variance must be 0 or more, got {self.variance}.")
+            raise UsageError(
+                f"GaussianNoise: variance must be 0 or more, got {self.variance}.",
+                code="out-of-range",
+                got=self.variance,
+            )
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return the changed images."""
@@ -49,7 +53,7 @@ class Blur:
 
     def __post_init__(self) -> None:
         if not 0 < self.sigma < float("inf"):
-            raise UsageError(f"Blur: sigma must be above 0, got {self.sigma}.")
+            raise UsageError(f"Blur: sigma must be above 0, got {self.sigma}.", code="out-of-range", got=self.sigma)
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return the changed images."""
@@ -78,13 +82,17 @@ class ColorShift:
         if min(self.brightness, self.contrast, self.saturation) < 0 or not -0.5 <= self.hue <= 0.5:
             raise UsageError(
                 "ColorShift: brightness, contrast and saturation must be 0 or more and hue in [-0.5, 0.5]; got "
-                f"{self.brightness}, {self.contrast}, {self.saturation} and {self.hue}."
+                f"{self.brightness}, {self.contrast}, {self.saturation} and {self.hue}.",
+                code="out-of-range",
+                got=self.brightness,
             )
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return the changed images."""
         if images.shape[1] != 3:
-            raise UsageError(f"ColorShift: images need 3 channels, got {images.shape[1]}.")
+            raise UsageError(
+                f"ColorShift: images need 3 channels, got {images.shape[1]}.", code="wrong-shape", got=images.shape[1]
+            )
         order = torch.rand((len(images), 4), generator=generator, device=images.device).argsort(1)
         for turn in range(4):
             which = order[:, turn].view(-1, 1, 1, 1)
@@ -121,11 +129,17 @@ class Augment:
     def __post_init__(self) -> None:
         for title in ("flip", "rotate", "erase"):
             if not 0 <= getattr(self, title) <= 1:
-                raise UsageError(f"Augment: {title} must be a probability in [0, 1], got {getattr(self, title)}.")
+                raise UsageError(
+                    f"Augment: {title} must be a probability in [0, 1], got {getattr(self, title)}.",
+                    code="out-of-range",
+                    got=getattr(self, title),
+                )
         if self.padding < 0 or not 1 <= self.erase_pixels[0] <= self.erase_pixels[1]:
             raise UsageError(
                 "Augment: padding must be 0 or more and erase_pixels a least and a greatest number of pixels; got "
-                f"{self.padding} and {self.erase_pixels}."
+                f"{self.padding} and {self.erase_pixels}.",
+                code="out-of-range",
+                got=self.padding,
             )
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:

@@ -49,12 +49,16 @@ class InputForm:
         if len(self.shape) not in KINDS or any(side < 1 for side in self.shape):
             raise UsageError(
                 "input_shape must be (channels, height, width) of an image, (length,) of tokens or (width,) of "
-                f"features, each at least 1; got {self.shape}."
+                f"features, each at least 1; got {self.shape}.",
+                code="wrong-shape",
+                got=self.shape,
             )
         if self.vocabulary_size < 0 or (self.vocabulary_size and len(self.shape) != 1):
             raise UsageError(
                 "vocabulary_size must be 0, or the number of tokens where input_shape is (length,); "
-                f"got {self.vocabulary_size} for input_shape {self.shape}."
+                f"got {self.vocabulary_size} for input_shape {self.shape}.",
+                code="vocabulary",
+                got=self.vocabulary_size,
             )
 
     @property
@@ -74,7 +78,9 @@ class InputForm:
         fitting = ", ".join(name for name, entry in MODELS.entries.items() if self.kind in entry.facts["reads"])
         return UsageError(
             f"model {model!r} reads {wanted}; got {self.kind} of shape {self.shape} with "
-            f"vocabulary_size {self.vocabulary_size}. Choose another model ({fitting}) or another data set."
+            f"vocabulary_size {self.vocabulary_size}. Choose another model ({fitting}) or another data set.",
+            code="kind-mismatch",
+            got=self.kind,
         )
 
 
@@ -82,14 +88,18 @@ def require_positive(model: str, **options: int) -> None:
     """Refuse an option that must be a whole number of at least 1."""
     for option, value in options.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UsageError(f"{model}: {option} must be a whole number of at least 1, got {value!r}.")
+            raise UsageError(
+                f"{model}: {option} must be a whole number of at least 1, got {value!r}.",
+                code="out-of-range",
+                got=value,
+            )
 
 
 def require_probability(model: str, **options: float) -> None:
     """Refuse an option that must be in [0, 1)."""
     for option, value in options.items():
         if not 0 <= value < 1:
-            raise UsageError(f"{model}: {option} must be in [0, 1), got {value!r}.")
+            raise UsageError(f"{model}: {option} must be in [0, 1), got {value!r}.", code="out-of-range", got=value)
 
 
 def dropout(probability: float) -> nn.Module:

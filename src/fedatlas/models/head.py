@@ -22,13 +22,15 @@ def find_head(model: nn.Module) -> nn.Module:
     if not found:
         raise UsageError(
             f"{where} has no module named {HEAD!r} with parameters. "
-            f"Name its classifier so (self.{HEAD} = ...), as the models of fedatlas do."
+            f"Name its classifier so (self.{HEAD} = ...), as the models of fedatlas do.",
+            code="head-unfit",
         )
     depth = min(path.count(".") for path in found)
     outermost = [path for path in found if path.count(".") == depth]
     if len(outermost) > 1:
         raise UsageError(
-            f"{where} has several {HEAD!r} modules ({', '.join(outermost)}). Rename all but its classifier."
+            f"{where} has several {HEAD!r} modules ({', '.join(outermost)}). Rename all but its classifier.",
+            code="head-unfit",
         )
     return found[outermost[0]]
 
@@ -43,5 +45,7 @@ def head_parameters(model: nn.Module) -> list[str]:
     own = {id(parameter) for parameter in find_head(model).parameters()}
     names = [name for name, p in model.named_parameters() if id(p) in own and p.requires_grad]
     if not names:
-        raise UsageError(f"the {HEAD!r} of {type(model).__name__} is frozen: none of its parameters is trained.")
+        raise UsageError(
+            f"the {HEAD!r} of {type(model).__name__} is frozen: none of its parameters is trained.", code="head-unfit"
+        )
     return names

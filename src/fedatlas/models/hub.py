@@ -85,7 +85,11 @@ def hub_backbone(
     backbone, missing = load_backbone(source)
     wanted = int(getattr(backbone.config, "num_channels", channels))
     if channels not in (1, wanted):
-        raise UsageError(f"model {title!r} reads images of {wanted} channels, got {channels}. Convert the images.")
+        raise UsageError(
+            f"model {title!r} reads images of {wanted} channels, got {channels}. Convert the images.",
+            code="kind-mismatch",
+            got=channels,
+        )
     expected = getattr(backbone.config, "image_size", None)
     size = expected if image_size is None and isinstance(expected, int) else image_size
     model = HubClassifier(backbone, channels=wanted, pooling=pooling, image_size=size, frozen=frozen)
@@ -99,15 +103,19 @@ def load_backbone(source: str) -> tuple[Any, set[str]]:
     try:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
-        raise UsageError(f"model 'hf:{source}' needs transformers: pip install 'fedatlas[hub]'. {ways}") from error
+        raise UsageError(
+            f"model 'hf:{source}' needs transformers: pip install 'fedatlas[hub]'. {ways}", code="package-missing"
+        ) from error
     try:
         backbone, report = transformers.AutoModel.from_pretrained(source, output_loading_info=True)
     except (OSError, ValueError) as error:
-        raise UsageError(f"model 'hf:{source}' cannot be loaded: {error} {ways}") from error
+        raise UsageError(f"model 'hf:{source}' cannot be loaded: {error} {ways}", code="source-unavailable") from error
     # A text and image model (CLIP, SigLIP) holds its image encoder as a part.
     backbone = getattr(backbone, "vision_model", backbone).float()
     if getattr(backbone, "main_input_name", "pixel_values") != "pixel_values":
-        raise UsageError(f"model 'hf:{source}' is a {type(backbone).__name__}, which reads no images.")
+        raise UsageError(
+            f"model 'hf:{source}' is a {type(backbone).__name__}, which reads no images.", code="kind-mismatch"
+        )
     return backbone, {str(name) for name in report["missing_keys"]}
 
 
@@ -120,14 +128,19 @@ def add_head(model: HubClassifier, example: Tensor, num_classes: int, missing: s
         except (RuntimeError, ValueError) as error:
             raise UsageError(
                 f"model {title!r} cannot read images of {tuple(example.shape[1:])} with image_size="
-                f"{model.image_size}: {error}. Set image_size to what it expects."
+                f"{model.image_size}: {error}. Set image_size to what it expects.",
+                code="wrong-shape",
             ) from error
         if model.pooling == "auto":
             model.pooling = choose_pooling(model.backbone, outputs, missing)
         if model.pooling == "pooler" and getattr(outputs, "pooler_output", None) is None:
-            raise UsageError(f"model {title!r} has no pooler; use pooling='cls', 'mean' or 'auto'.")
+            raise UsageError(
+                f"model {title!r} has no pooler; use pooling='cls', 'mean' or 'auto'.", code="kind-mismatch"
+            )
         if model.pooling == "cls" and outputs.last_hidden_state.ndim != 3:
-            raise UsageError(f"model {title!r} makes maps, not tokens; use pooling='mean' or 'auto'.")
+            raise UsageError(
+                f"model {title!r} makes maps, not tokens; use pooling='mean' or 'auto'.", code="kind-mismatch"
+            )
         features = pool(outputs, model.pooling)
         model.head = nn.Linear(features.shape[1], num_classes)
         parameters = [value for value in model.backbone.parameters() if value.requires_grad]

@@ -52,7 +52,10 @@ def make_norm(kind: str, channels: int) -> nn.Module:
 def check_map_size(model: str, norm: str, height: int, width: int, remedy: str) -> None:
     """Refuse instance norm on a map of one pixel: its variance is zero, so nothing of the image would be left."""
     if norm == "instance" and height * width == 1:
-        raise UsageError(f"{model}: norm='instance' needs more than one pixel, but the last map is 1x1; {remedy}.")
+        raise UsageError(
+            f"{model}: norm='instance' needs more than one pixel, but the last map is 1x1; {remedy}.",
+            code="out-of-range",
+        )
 
 
 def without_running_statistics(model: AnyModule) -> AnyModule:

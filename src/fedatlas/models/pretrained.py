@@ -47,7 +47,8 @@ def load_pretrained(model: Classifier, source: str | Path, rename: Callable[[str
     if any(complaints):
         raise UsageError(
             f"pretrained={str(source)!r} does not fit {type(model).__name__}: {'; '.join(filter(None, complaints))}. "
-            "Set stem, norm, width and the number of channels to those of the published model."
+            "Set stem, norm, width and the number of channels to those of the published model.",
+            code="pretrained-unfit",
         )
     model.load_state_dict(found, strict=False)
 
@@ -66,10 +67,16 @@ def read_weights(source: str | Path) -> dict[str, Tensor]:
         state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError) as error:
         raise UsageError(
-            f"cannot read weights from {path}: {error}. Give a .safetensors or .pth state dict."
+            f"cannot read weights from {path}: {error}. Give a .safetensors or .pth state dict.",
+            code="file-unreadable",
+            path=str(path),
         ) from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise UsageError(f"{path} must hold a state dict, names to tensors; save model.state_dict() there.")
+        raise UsageError(
+            f"{path} must hold a state dict, names to tensors; save model.state_dict() there.",
+            code="file-unreadable",
+            path=str(path),
+        )
     return state
 
 
@@ -84,12 +91,14 @@ def find_weights(source: str | Path) -> Path:
         if len(preferred) != 1:
             raise UsageError(
                 f"pretrained={str(source)!r} must hold {HUB_FILE} or one file that ends in {', '.join(SUFFIXES)}; "
-                f"found {', '.join(file.name for file in files) or 'none'}. Name the file itself."
+                f"found {', '.join(file.name for file in files) or 'none'}. Name the file itself.",
+                code="pretrained-unfit",
             )
         return preferred[0]
     if path.suffix in SUFFIXES or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
         raise UsageError(
-            f"pretrained={str(source)!r} is no file and no folder; give one, or a hub name like timm/resnet18.a1_in1k."
+            f"pretrained={str(source)!r} is no file and no folder; give one, or a hub name like timm/resnet18.a1_in1k.",
+            code="file-missing",
         )
     return download(str(source))
 
@@ -103,9 +112,12 @@ def download(name: str) -> Path:
     except ImportError as error:
         raise UsageError(
             f"pretrained={name!r} is not a file or folder, and reading it from the hub needs huggingface_hub: "
-            f"pip install 'fedatlas[hub]'. {ways}"
+            f"pip install 'fedatlas[hub]'. {ways}",
+            code="package-missing",
         ) from error
     try:
         return Path(hub.hf_hub_download(name, HUB_FILE))
     except (hub_error, OSError, ValueError) as error:
-        raise UsageError(f"cannot load {HUB_FILE} of {name!r} from the hub: {error}. {ways}") from error
+        raise UsageError(
+            f"cannot load {HUB_FILE} of {name!r} from the hub: {error}. {ways}", code="source-unavailable"
+        ) from error

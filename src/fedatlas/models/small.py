@@ -57,7 +57,11 @@ def mlp(num_classes: int, form: InputForm, *, hidden: Sequence[int] = (200,)) ->
     if form.kind == "tokens":
         raise form.mismatch("mlp", "images or features")
     if isinstance(hidden, str) or not isinstance(hidden, Sequence):
-        raise UsageError(f"mlp: hidden must be a sequence of widths such as (200, 200), got {hidden!r}.")
+        raise UsageError(
+            f"mlp: hidden must be a sequence of widths such as (200, 200), got {hidden!r}.",
+            code="wrong-type",
+            got=hidden,
+        )
     for width in hidden:
         require_positive("mlp", hidden=width)
     return MultiLayerPerceptron(math.prod(form.shape), hidden, num_classes)
@@ -72,5 +76,7 @@ def cnn(num_classes: int, form: InputForm, *, width: int = 32, norm: str = "none
     image = form.image("cnn")
     require_positive("cnn", width=width)
     if min(image[1:]) < 6:
-        raise UsageError(f"cnn: images must be at least 6x6, got {image[1]}x{image[2]}.")
+        raise UsageError(
+            f"cnn: images must be at least 6x6, got {image[1]}x{image[2]}.", code="out-of-range", got=image[1]
+        )
     return ConvolutionalNetwork(image, num_classes, width, norm)

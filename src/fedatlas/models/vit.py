@@ -153,7 +153,9 @@ def make_transformer(
     channels, *sides = form.image(model)
     require_positive(model, patch=patch, width=width, depth=depth, heads=heads)
     if width % heads:
-        raise UsageError(f"{model}: width must be a multiple of heads, got {width} and {heads}.")
+        raise UsageError(
+            f"{model}: width must be a multiple of heads, got {width} and {heads}.", code="out-of-range", got=width
+        )
     state: dict[str, Tensor] = {}
     size = patch * math.ceil(max(sides) / patch)
     wanted = channels
@@ -175,7 +177,11 @@ def make_transformer(
 def require_channels(model: str, wanted: int, got: int) -> None:
     """Refuse images of another number of channels; grey ones can be repeated."""
     if got not in (1, wanted):
-        raise UsageError(f"model {model!r} reads images of {wanted} channels, got {got}. Convert the images.")
+        raise UsageError(
+            f"model {model!r} reads images of {wanted} channels, got {got}. Convert the images.",
+            code="kind-mismatch",
+            got=got,
+        )
 
 
 def fill(encoder: VisionTransformer, state: dict[str, Tensor], where: str) -> None:
@@ -196,7 +202,8 @@ def fill(encoder: VisionTransformer, state: dict[str, Tensor], where: str) -> No
     if any(complaints):
         raise UsageError(
             f"{where} does not fit: {'; '.join(filter(None, complaints))}. "
-            "Set patch, width and depth to those that the file was made with."
+            "Set patch, width and depth to those that the file was made with.",
+            code="pretrained-unfit",
         )
     encoder.load_state_dict(state)
 

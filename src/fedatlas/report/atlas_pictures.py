@@ -42,7 +42,10 @@ def domain_similarity(atlas: Atlas, half: str | None = None) -> DomainTable:
     """Return how alike the clients of every two domains are (the paper's Fig. 9)."""
     known = tuple(_known(atlas))
     if not known:
-        raise UsageError("the atlas has no domains to compare; make it from a federation whose clients have them.")
+        raise UsageError(
+            "the atlas has no domains to compare; make it from a federation whose clients have them.",
+            code="domains-missing",
+        )
     halves = list(atlas.halves) if half is None else [half]
     member = torch.tensor([[domain == own for domain in atlas.domains] for own in known], dtype=torch.float64)
     counts = member.sum(1)

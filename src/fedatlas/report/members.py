@@ -80,11 +80,13 @@ def read_portraits(run: Run) -> Portraits:
             if "images" in file:
                 images = dict(zip(file["pictured"].tolist(), file["images"], strict=True))
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise RunFolderError(f"{path} cannot be read ({error}); delete it to report without it.") from error
+        raise RunFolderError(
+            f"{path} cannot be read ({error}); delete it to report without it.", code="file-unreadable", path=str(path)
+        ) from error
     expected = len(run.resolved["federation"]["clients"])
     if len(vectors) != expected or any(i >= expected for i in images):
         found = f"{path} is of {len(vectors)} clients, the run has {expected}"
-        raise RunFolderError(f"{found}; delete it to report without it.")
+        raise RunFolderError(f"{found}; delete it to report without it.", code="file-unreadable")
     return Portraits(vectors, images)
 
 

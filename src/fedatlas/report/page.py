@@ -34,7 +34,9 @@ def write_report(runs: Sequence[Run], path: Path, *, title: str | None = None) -
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunFolderError(f"cannot make {path.parent}: {error.strerror}. Write the report elsewhere.") from error
+        raise RunFolderError(
+            f"cannot make {path.parent}: {error.strerror}. Write the report elsewhere.", code="file-unwritable"
+        ) from error
     atomic_write(path, page.encode("utf-8", errors="replace"))
     return path
 

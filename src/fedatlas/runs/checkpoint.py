@@ -47,7 +47,7 @@ class CheckpointStore:
         self._server: str | None = None
 
     def exists(self) -> bool:
-        """Tell whether there is a checkpoint."""
+        """Return whether there is a checkpoint."""
         return (self.folder / MANIFEST).exists()
 
     def round(self) -> int:
@@ -135,10 +135,13 @@ class CheckpointStore:
             raise damaged(path, "it is not a whole manifest") from error
         except FileNotFoundError as error:
             raise RunFolderError(
-                f"there is no checkpoint in {self.folder}: the run did not reach its first. Resume it, or train anew."
+                f"there is no checkpoint in {self.folder}: the run did not reach its first. Resume it, or train anew.",
+                code="checkpoint-missing",
             ) from error
         except OSError as error:
-            raise RunFolderError(f"cannot read {path}: {error.strerror}.") from error
+            raise RunFolderError(
+                f"cannot read {path}: {error.strerror}.", code="file-unreadable", path=str(path)
+            ) from error
         if claimed != digest(json.dumps(manifest, sort_keys=True).encode()):
             raise damaged(path, "its checksum differs")
         if manifest.get("format") != FORMAT:
@@ -205,5 +208,7 @@ class _Journal:
         except OSError as error:
             raise RunFolderError(
                 f"cannot write {path}: {error.strerror or error}. The last checkpoint is intact: "
-                "make space or make the folder writable, then resume."
+                "make space or make the folder writable, then resume.",
+                code="file-unwritable",
+                path=str(path),
             ) from error

@@ -29,6 +29,8 @@ def lock_folder(folder: Path) -> IO[bytes] | None:
         if not isinstance(error, BlockingIOError):
             return None  # a file system without locks
         raise RunFolderError(
-            f"{folder} is being written by another process. Wait until it ends, or use another folder."
+            f"{folder} is being written by another process. Wait until it ends, or use another folder.",
+            code="folder-locked",
+            path=str(folder),
         ) from None
     return file

@@ -46,7 +46,9 @@ class Run:
         object.__setattr__(self, "folder", Path(self.folder))
         if not (self.folder / RESOLVED).exists():
             raise RunFolderError(
-                f"{self.folder} holds no run: there is no {RESOLVED}. Give a folder that `train` made."
+                f"{self.folder} holds no run: there is no {RESOLVED}. Give a folder that `train` made.",
+                code="run-missing",
+                path=str(self.folder),
             )
 
     @cached_property
@@ -155,7 +157,11 @@ class Run:
 
     def _evaluated(self) -> list[dict[str, Any]]:
         if not self.evaluations:
-            raise RunFolderError(f"{self.folder} has no evaluation yet; resume the run or let it reach one.")
+            raise RunFolderError(
+                f"{self.folder} has no evaluation yet; resume the run or let it reach one.",
+                code="evaluation-missing",
+                path=str(self.folder),
+            )
         return self.evaluations
 
     def __repr__(self) -> str:

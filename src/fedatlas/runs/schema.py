@@ -46,7 +46,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Read the settings of a run."""
     settings: dict[str, Any] = _read_json(path)
     if wrong := misfit(settings, _SETTINGS):
-        raise RunFolderError(f"{path} holds no run's settings: {wrong}; {ALTERED}")
+        raise RunFolderError(f"{path} holds no run's settings: {wrong}; {ALTERED}", code="file-altered", path=str(path))
     return settings
 
 
@@ -55,7 +55,9 @@ def read_adapted(path: Path) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = _read_json(path) if path.exists() else []
     if wrong := misfit(records, [_ADAPTED]):
         raise RunFolderError(
-            f"{path} is no list of adapted clients: {wrong}; the run's folder was altered. Remove the file."
+            f"{path} is no list of adapted clients: {wrong}; the run's folder was altered. Remove the file.",
+            code="file-altered",
+            path=str(path),
         )
     return records
 
@@ -69,9 +71,13 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         try:
             entry = json.loads(line)
         except ValueError as error:
-            raise RunFolderError(f"{path}, line {number} is not JSON ({error}); {ALTERED}") from error
+            raise RunFolderError(
+                f"{path}, line {number} is not JSON ({error}); {ALTERED}", code="file-altered", path=str(path)
+            ) from error
         if wrong := misfit(entry, _LINES[path.name]):
-            raise RunFolderError(f"{path}, line {number} is no record: {wrong}; {ALTERED}")
+            raise RunFolderError(
+                f"{path}, line {number} is no record: {wrong}; {ALTERED}", code="file-altered", path=str(path)
+            )
         found.append(entry)
     return found
 
@@ -106,9 +112,13 @@ def _read_json(path: Path) -> Any:
     try:
         content = json.loads(path.read_bytes())
     except ValueError as error:
-        raise RunFolderError(f"{path} is not valid JSON ({error}); {ALTERED}") from error
+        raise RunFolderError(
+            f"{path} is not valid JSON ({error}); {ALTERED}", code="file-altered", path=str(path)
+        ) from error
     except OSError as error:
-        raise RunFolderError(f"cannot read {path}: {error.strerror}.") from error
+        raise RunFolderError(
+            f"cannot read {path}: {error.strerror}.", code="file-unreadable", path=str(path)
+        ) from error
     return content
 
 

@@ -43,7 +43,9 @@ class RunWriter:
             self.checkpoints.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunFolderError(
-                f"cannot make {folder}: {error.strerror}. Choose a folder you may write to."
+                f"cannot make {folder}: {error.strerror}. Choose a folder you may write to.",
+                code="file-unwritable",
+                path=str(folder),
             ) from error
         self._resumed = taken and resume
         if self._resumed:
@@ -75,14 +77,20 @@ class RunWriter:
             size = checkpoint.records.get(name, 0) if checkpoint else 0
             try:
                 if path.exists() and path.stat().st_size < size:
-                    raise RunFolderError(f"{path} is shorter than its checkpoint says; it was altered. Start anew.")
+                    raise RunFolderError(
+                        f"{path} is shorter than its checkpoint says; it was altered. Start anew.",
+                        code="file-altered",
+                        path=str(path),
+                    )
                 file = path.open("ab")
                 file.truncate(size)
                 file.seek(size)
             except OSError as error:
                 if isinstance(error, RunFolderError):
                     raise
-                raise RunFolderError(f"cannot write {path}: {error.strerror}.") from error
+                raise RunFolderError(
+                    f"cannot write {path}: {error.strerror}.", code="file-unwritable", path=str(path)
+                ) from error
             self._files[name] = file
 
     def write(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -128,21 +136,30 @@ class RunWriter:
     def _write_failed(self, name: str, error: OSError) -> RunFolderError:
         return RunFolderError(
             f"cannot write {self.folder / name}: {error.strerror}. The last checkpoint is intact: "
-            "make space, then resume."
+            "make space, then resume.",
+            code="file-unwritable",
+            path=str(self.folder / name),
         )
 
 
 def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
-    """Tell whether a folder holds a run, and refuse one where a run may not be written."""
+    """Return whether a folder holds a run, and refuse one where a run may not be written."""
     if resume and overwrite:
-        raise UsageError("--resume goes on with the run in the folder, --overwrite replaces it: give one of the two.")
+        raise UsageError(
+            "--resume goes on with the run in the folder, --overwrite replaces it: give one of the two.",
+            code="resume-and-overwrite",
+        )
     taken = (folder / RESOLVED).exists()
     if taken and not resume and not overwrite:
         raise RunFolderError(
-            f"{folder} already holds a run. Resume it (--resume), replace it (--overwrite) or use another folder."
+            f"{folder} already holds a run. Resume it (--resume), replace it (--overwrite) or use another folder.",
+            code="folder-taken",
+            path=str(folder),
         )
     if folder.is_dir() and not taken and any(not _is_ours(path.name) for path in folder.iterdir()):
-        raise RunFolderError(f"{folder} is not empty and holds no run; choose another folder.")
+        raise RunFolderError(
+            f"{folder} is not empty and holds no run; choose another folder.", code="folder-not-empty", path=str(folder)
+        )
     return taken
 
 
@@ -151,12 +168,14 @@ def check_rounds(played: int, asked: int, folder: Path) -> None:
     if asked < played:
         raise RunFolderError(
             f"{folder} already has {played} rounds, and {asked} were asked for. Ask for more to go on, or use another "
-            "folder for fewer."
+            "folder for fewer.",
+            code="rounds-played",
+            path=str(folder),
         )
 
 
 def _is_ours(name: str) -> bool:
-    """Tell whether a run that was killed in its first moment could have left this file."""
+    """Return whether a run that was killed in its first moment could have left this file."""
     return name in (*RECORDS, CONFIG, ATLAS, LOCK, "checkpoints") or name.endswith(".partial")
 
 
@@ -189,7 +208,9 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) 
     if differing:
         shown = "; ".join(told(before, now, differing)[:3])
         raise RunFolderError(
-            f"{folder} was made with other settings ({shown}). Resume with the same ones, or choose another folder."
+            f"{folder} was made with other settings ({shown}). Resume with the same ones, or choose another folder.",
+            code="settings-differ",
+            path=str(folder),
         )
 
 

@@ -156,7 +156,8 @@ def _halves(
     if embeddings.encoder != trained_with:
         raise UsageError(
             f"the network was trained on embeddings by {trained_with}, got embeddings by {embeddings.encoder}. "
-            "Use the same encoder, or train a network anew."
+            "Use the same encoder, or train a network anew.",
+            code="embeddings-mismatch",
         )
     examples = [_vectors(client, embeddings) if len(client.train) else embeddings.examples[:0] for client in clients]
     classes = network.scaled(embeddings.classes.float())
@@ -191,7 +192,8 @@ def check_embeddings(federation: Federation, embeddings: Embeddings) -> None:
         if vectors.ndim != 2 or len(vectors) != count:
             raise UsageError(
                 f"{federation.name} has {count} {what}, got embeddings of shape {tuple(vectors.shape)}. "
-                "Encode this federation, not another."
+                "Encode this federation, not another.",
+                code="wrong-shape",
             )
 
 
@@ -200,7 +202,9 @@ def _vectors(client: Client, embeddings: Embeddings) -> Tensor:
     if not bool(examples.any()):
         raise DataError(
             f"client {client.name}: its {len(examples)} training examples have no vectors, only zeros. "
-            "Encode this federation, not another."
+            "Encode this federation, not another.",
+            code="embeddings-mismatch",
+            client=client.name,
         )
     return examples
 

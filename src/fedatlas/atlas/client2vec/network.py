@@ -108,7 +108,9 @@ class DSAIGN(nn.Module):
         if vectors.ndim != 2 or vectors.shape[1] != width:
             raise UsageError(
                 f"DSAIGN reads {what} of width {width}, got shape {tuple(vectors.shape)}. "
-                "Use the embeddings of the encoder that it was trained with."
+                "Use the embeddings of the encoder that it was trained with.",
+                code="wrong-shape",
+                got=tuple(vectors.shape),
             )
         vectors = self.scaled(vectors.float())
         return vectors if width == self.width else vectors @ _lifting(width, self.width).to(vectors.device)
@@ -148,12 +150,20 @@ class DSAIGN(nn.Module):
                 about = json.loads((file.metadata() or {})[_FORM])
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError, KeyError) as error:
-            raise DataError(f"there is no index network at {path} ({error!r}). Train one and save it there.") from error
+            raise DataError(
+                f"there is no index network at {path} ({error!r}). Train one and save it there.",
+                code="file-missing",
+                path=str(path),
+            ) from error
         network = cls(about["example_width"], about["class_width"], IndexSettings(**about["settings"]))
         network.load_state_dict(tensors)
         network.provenance = about["provenance"]
         if network.describe()["sha256"] != about["sha256"]:
-            raise DataError(f"the index network {path} was altered: its checksum differs. Restore it, or train anew.")
+            raise DataError(
+                f"the index network {path} was altered: its checksum differs. Restore it, or train anew.",
+                code="file-altered",
+                path=str(path),
+            )
         return network
 
 

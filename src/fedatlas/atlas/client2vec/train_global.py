@@ -49,7 +49,7 @@ def train_globally(
             mean = float(torch.stack(losses).double().mean())
             if not math.isfinite(mean):
                 message = f"the index's loss is {mean} (lr={settings.lr:g}). Lower the learning rate."
-                raise TrainingError(message, client="(server)", round=epoch, stage="index")
+                raise TrainingError(message, client="(server)", round=epoch, stage="index", code="not-finite")
             progress.advance(epoch, {})
     steps.take.end()
     return mean

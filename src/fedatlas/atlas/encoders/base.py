@@ -42,11 +42,16 @@ class Embeddings:
             if rows.ndim != 2 or rows.dtype != torch.float32:
                 raise DataError(
                     f"embeddings of {self.encoder}: {title} must be float32 of two axes, "
-                    f"got {rows.dtype} of shape {tuple(rows.shape)}."
+                    f"got {rows.dtype} of shape {tuple(rows.shape)}.",
+                    code="wrong-shape",
+                    got=rows.dtype,
                 )
             if not all_finite(rows):
                 where = int((~rows.isfinite()).any(1).nonzero()[0])
-                raise DataError(f"embeddings of {self.encoder}: {title} hold NaN or infinity, first in row {where}.")
+                raise DataError(
+                    f"embeddings of {self.encoder}: {title} hold NaN or infinity, first in row {where}.",
+                    code="not-finite",
+                )
 
     def to(self, device: torch.device | str) -> "Embeddings":
         """Return the embeddings on a device."""
@@ -60,7 +65,12 @@ class Embeddings:
         """Write one safetensors file, which the encoder ``precomputed`` reads."""
         file = Path(path)
         if file.suffix != ".safetensors":
-            raise UsageError(f"{file}: embeddings are written as .safetensors, got {file.suffix!r}. Change the ending.")
+            raise UsageError(
+                f"{file}: embeddings are written as .safetensors, got {file.suffix!r}. Change the ending.",
+                code="file-ending",
+                path=str(file),
+                got=file.suffix,
+            )
         write_tensors(file, {"examples": self.examples, "classes": self.classes}, {"encoder": self.encoder})
 
 
@@ -111,7 +121,8 @@ class BatchEncoder(ABC):
         if data.kind not in self.kinds:
             raise UsageError(
                 f"encoder {self.name!r} reads {' and '.join(self.kinds)}, {data.name} holds {data.kind}. "
-                "Use 'builtin', or bring vectors of your own with 'precomputed'."
+                "Use 'builtin', or bring vectors of your own with 'precomputed'.",
+                code="kind-mismatch",
             )
         file = self._cache_file(federation) if self.cache else None
         found = None if file is None else self._read(file, data)

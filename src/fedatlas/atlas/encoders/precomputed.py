@@ -49,9 +49,17 @@ class Precomputed:
 
     def _read(self, file: Path) -> tuple[Tensor, Tensor]:
         if file.suffix not in ENDINGS:
-            raise UsageError(f"{file}: precomputed embeddings must be a file that ends in {' or '.join(ENDINGS)}.")
+            raise UsageError(
+                f"{file}: precomputed embeddings must be a file that ends in {' or '.join(ENDINGS)}.",
+                code="file-ending",
+                path=str(file),
+            )
         if not file.is_file():
-            raise UsageError(f"{file}: there is no such file of precomputed embeddings. Check the path.")
+            raise UsageError(
+                f"{file}: there is no such file of precomputed embeddings. Check the path.",
+                code="file-missing",
+                path=str(file),
+            )
         if file.suffix == ".npz":
             arrays = {key: array for key, array in read_npz(file).items() if array.dtype.kind in "fiu"}
             tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
@@ -60,7 +68,9 @@ class Precomputed:
         missing = next((key for key in ("examples", "classes") if key not in tensors), None)
         if missing is not None:
             raise DataError(
-                f"{file}: has no {missing!r} but {sorted(tensors)}. Give examples (N, D) and classes (C, L)."
+                f"{file}: has no {missing!r} but {sorted(tensors)}. Give examples (N, D) and classes (C, L).",
+                code="content-unfit",
+                path=str(file),
             )
         return tensors["examples"], tensors["classes"]
 
@@ -68,7 +78,9 @@ class Precomputed:
         if rows.ndim != 2 or len(rows) != count or not rows.is_floating_point():
             raise DataError(
                 f"{file}: {title} is {rows.dtype} of shape {tuple(rows.shape)}, but {wanted}. "
-                "Give one row of floats each, in the data set's order."
+                "Give one row of floats each, in the data set's order.",
+                code="wrong-shape",
+                path=str(file),
             )
 
 

@@ -45,14 +45,17 @@ def from_arrays(
     owner_index, owners = _names(name, "owner", owner)
     test = None if is_test is None else torch.from_numpy(_array(is_test).astype(bool))
     if test is not None and test.shape != targets.shape:
-        raise DataError(f"{name}: is_test has {len(test)} entries for {len(targets)} labels; give one each.")
+        raise DataError(
+            f"{name}: is_test has {len(test)} entries for {len(targets)} labels; give one each.", code="wrong-count"
+        )
     if test is not None:
         _tell_unlearnt(name, targets, test)
     _check_scaling(name, examples, mean, std)
     if vocabulary and len(examples) and (examples.dtype != torch.int64 or int(examples.max()) >= len(vocabulary)):
         raise DataError(
             f"{name}: the vocabulary names {len(vocabulary)} tokens, and the inputs are {examples.dtype} up to "
-            f"{examples.max().item()}. Name every token from 0 on; other inputs have no vocabulary."
+            f"{examples.max().item()}. Name every token from 0 on; other inputs have no vocabulary.",
+            code="vocabulary",
         )
     return Dataset(
         name=name,
@@ -84,12 +87,17 @@ def as_inputs(name: str, inputs: ArrayLike | Tensor) -> Tensor:
         return _float32(values)
     if axes == 2 and kind in "ui" and values.dtype != np.uint8:
         if values.size and values.min() < 0:
-            raise DataError(f"{name}: tokens must be 0 or more, got {values.min()}. Renumber them.")
+            raise DataError(
+                f"{name}: tokens must be 0 or more, got {values.min()}. Renumber them.",
+                code="out-of-range",
+                got=values.min(),
+            )
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
     raise DataError(
         f"{name}: cannot tell what inputs of {values.dtype} and shape {values.shape} are. Give images (uint8, or "
         "floats in [0, 1]; N x height x width, channels first or last), features (floats, N x width) or tokens "
-        "(int64, N x length)."
+        "(int64, N x length).",
+        code="wrong-shape",
     )
 
 
@@ -108,7 +116,9 @@ def _images(name: str, values: Array) -> Tensor:
             check_finite(name, _float32(values))
             raise DataError(
                 f"{name}: images of {values.dtype} must be in [0, {scale}], got {low} to {high}. "
-                "Undo the normalisation and give mean= and std= instead, or clip."
+                "Undo the normalisation and give mean= and std= instead, or clip.",
+                code="out-of-range",
+                got=low,
             )
         values = np.round(values * (255 / scale)).astype(np.uint8)
     if values.ndim == 3:
@@ -117,7 +127,10 @@ def _images(name: str, values: Array) -> Tensor:
         # Small images can be read both ways: 1 or 3 channels are likelier than 2 or 4, and first is the usual place.
         likely = [axis for counts in ((1, 3), (2, 4)) for axis in (1, 3) if values.shape[axis] in counts]
         if not likely:
-            raise DataError(f"{name}: images of shape {values.shape} have no axis of 1 to 4 channels, first or last.")
+            raise DataError(
+                f"{name}: images of shape {values.shape} have no axis of 1 to 4 channels, first or last.",
+                code="wrong-shape",
+            )
         values = np.moveaxis(values, likely[0], 1)
     return torch.from_numpy(np.ascontiguousarray(values))
 
@@ -126,7 +139,11 @@ def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Te
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
-        raise DataError(f"{name}: labels must be one for each example, got shape {values.shape}.")
+        raise DataError(
+            f"{name}: labels must be one for each example, got shape {values.shape}.",
+            code="wrong-count",
+            got=values.shape,
+        )
     if values.dtype.kind in "US":
         texts = values.astype(str)
         if classes is None:
@@ -135,15 +152,23 @@ def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Te
         place = {label: i for i, label in enumerate(known)}
         strange = next((str(label) for label in texts if label not in place), None)
         if strange is not None:
-            raise DataError(f"{name}: label {strange!r} is not among the classes {known}. Add it to classes=.")
+            raise DataError(
+                f"{name}: label {strange!r} is not among the classes {known}. Add it to classes=.", code="names-unfit"
+            )
         return torch.tensor([place[label] for label in texts], dtype=torch.int64), known
     if values.dtype.kind not in "uibf":
-        raise DataError(f"{name}: labels must be whole numbers or names, got {values.dtype}. Convert them.")
+        raise DataError(
+            f"{name}: labels must be whole numbers or names, got {values.dtype}. Convert them.",
+            code="wrong-type",
+            got=values.dtype,
+        )
     broken = np.flatnonzero(~(np.isfinite(values) & (values == np.round(values))))
     if len(broken):
         raise DataError(
             f"{name}: labels must be whole numbers or names, got {values[broken[0]]} at example {broken[0]}. "
-            "Correct it, or give the classes numbers from 0 on."
+            "Correct it, or give the classes numbers from 0 on.",
+            code="wrong-type",
+            got=values[broken[0]],
         )
     numbers = torch.from_numpy(values.astype(np.int64))
     count = int(numbers.max()) + 1 if len(numbers) else 0
@@ -159,7 +184,9 @@ def _names(name: str, title: str, values: ArrayLike | Tensor | None) -> tuple[Te
     array = _array(values)
     if array.ndim != 1 or array.dtype.kind not in "uiUS":
         raise DataError(
-            f"{name}: {title} must be integers or names, one for each example; got {array.dtype} {array.shape}."
+            f"{name}: {title} must be integers or names, one for each example; got {array.dtype} {array.shape}.",
+            code="wrong-count",
+            got=array.dtype,
         )
     _check_no_empty(name, title, array)
     _, first, index = np.unique(array, return_index=True, return_inverse=True)
@@ -171,7 +198,10 @@ def _names(name: str, title: str, values: ArrayLike | Tensor | None) -> tuple[Te
 
 def _check_no_empty(name: str, title: str, values: Array) -> None:
     if values.dtype.kind in "US" and len(empty := np.flatnonzero(np.char.str_len(values) == 0)):
-        raise DataError(f"{name}: the {title} of example {empty[0]} is an empty text. Fill it in, or drop the example.")
+        raise DataError(
+            f"{name}: the {title} of example {empty[0]} is an empty text. Fill it in, or drop the example.",
+            code="value-missing",
+        )
 
 
 def _tell_of_ids(name: str, numbers: Tensor, count: int) -> None:
@@ -205,11 +235,15 @@ def rescale(data: Dataset, mean: Sequence[float], std: Sequence[float]) -> Datas
 
 def _check_scaling(name: str, inputs: Tensor, mean: Sequence[float], std: Sequence[float]) -> None:
     if mean and inputs.dtype != torch.uint8:
-        raise UsageError(f"{name}: mean= and std= are for images, and its inputs are none. Leave them out.")
+        raise UsageError(
+            f"{name}: mean= and std= are for images, and its inputs are none. Leave them out.", code="kind-mismatch"
+        )
     channels = inputs.shape[1]
     if len(mean) != len(std) or (mean and len(mean) != channels):
         raise UsageError(
-            f"{name}: mean= and std= have one number for each of {channels} channels; got {len(mean)} and {len(std)}."
+            f"{name}: mean= and std= have one number for each of {channels} channels; got {len(mean)} and {len(std)}.",
+            code="wrong-count",
+            got=len(mean),
         )
     if any(value <= 0 for value in std):
-        raise UsageError(f"{name}: std= must be above 0, got {tuple(std)}.")
+        raise UsageError(f"{name}: std= must be above 0, got {tuple(std)}.", code="out-of-range", got=tuple(std))

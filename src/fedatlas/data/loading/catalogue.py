@@ -110,7 +110,7 @@ DATASETS = {
 
 
 def is_named(source: str | Path) -> bool:
-    """Tell whether ``load_dataset`` takes this for one of the known names, and not for a path.
+    """Return whether ``load_dataset`` takes this for one of the known names, and not for a path.
 
     >>> is_named("digits"), is_named("mine.npz")
     (True, False)

@@ -97,7 +97,9 @@ def _plan(per_domain: int) -> tuple[Tensor, Tensor]:
     """Return the labels of one domain and which of its images are for test; the same in every domain."""
     if per_domain < 40:
         raise UsageError(
-            f"per_domain must be at least 40 so that each digit is in training and test, got {per_domain}."
+            f"per_domain must be at least 40 so that each digit is in training and test, got {per_domain}.",
+            code="out-of-range",
+            got=per_domain,
         )
     labels = torch.arange(per_domain) % len(CLASSES)
     is_test = torch.arange(per_domain) // len(CLASSES) % round(1 / TEST_FRACTION) == 0

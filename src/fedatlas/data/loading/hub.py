@@ -20,10 +20,15 @@ def from_hub(source: HubSource, *, name: str, seed: int = 0) -> Dataset:
     loaded = datasets.load_dataset(source.repository, source.config)
     splits = [(part == "test", loaded[part]) for part in ("train", "test") if part in loaded]
     if not splits:
-        raise DataError(f"{source.repository}: has the splits {sorted(loaded)}, wanted train or test.")
+        raise DataError(
+            f"{source.repository}: has the splits {sorted(loaded)}, wanted train or test.", code="split-unfit"
+        )
     missing = {source.inputs, source.label} - set(splits[0][1].column_names)
     if missing:
-        raise DataError(f"{source.repository}: has no column {missing.pop()!r} but {splits[0][1].column_names}.")
+        raise DataError(
+            f"{source.repository}: has no column {missing.pop()!r} but {splits[0][1].column_names}.",
+            code="content-unfit",
+        )
 
     def column(title: str) -> list[Any]:
         return [value for _, split in splits for value in split[title]]
@@ -64,8 +69,11 @@ def _pixels(split: Any, source: HubSource) -> NDArray[np.uint8]:
         if images is None:
             images = np.empty((len(split), *pixels.shape), np.uint8)
         if pixels.shape != images.shape[1:]:
-            raise DataError(f"{source.repository}: picture {i} has shape {pixels.shape}, the first {images.shape[1:]}.")
+            raise DataError(
+                f"{source.repository}: picture {i} has shape {pixels.shape}, the first {images.shape[1:]}.",
+                code="pictures-differ",
+            )
         images[i] = pixels
     if images is None:
-        raise DataError(f"{source.repository}: a split is empty.")
+        raise DataError(f"{source.repository}: a split is empty.", code="data-empty")
     return images

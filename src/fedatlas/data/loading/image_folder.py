@@ -27,7 +27,11 @@ def from_image_folder(
     shape = _size(size)
     folder = Path(path)
     if not folder.is_dir():
-        raise UsageError(f"{folder}: there is no such folder. Give a folder of class folders with pictures.")
+        raise UsageError(
+            f"{folder}: there is no such folder. Give a folder of class folders with pictures.",
+            code="file-missing",
+            path=str(folder),
+        )
     files = [("", inner.name, file) for inner in _folders(folder) for file in _pictures(inner)]
     nested = [
         (outer.name, inner.name, file)
@@ -38,14 +42,18 @@ def from_image_folder(
     if files and nested:
         raise DataError(
             f"{folder}: pictures lie both in {files[0][2].parent} and in {nested[0][2].parent}. "
-            "Use either path/class/picture or path/domain/class/picture."
+            "Use either path/class/picture or path/domain/class/picture.",
+            code="pictures-differ",
+            path=str(folder),
         )
     found = files or nested
     if not found:
         stray = next((file for file in sorted(folder.rglob("*")) if file.suffix.lower() in PICTURE_ENDINGS), None)
         raise DataError(
             f"{folder}: no pictures ({', '.join(PICTURE_ENDINGS)}) in path/class/ or path/domain/class/"
-            f"{'' if stray is None else f', but e.g. {stray}'}. Put each into a folder of its class."
+            f"{'' if stray is None else f', but e.g. {stray}'}. Put each into a folder of its class.",
+            code="data-empty",
+            path=str(folder),
         )
     outer_names = [outer for outer, _, _ in found]
     is_split = _is_split(folder, set(outer_names))
@@ -59,7 +67,9 @@ def from_image_folder(
         if pixels.shape != first.shape:
             raise DataError(
                 f"{file}: this picture is {pixels.shape[1]}x{pixels.shape[0]}, {found[0][2]} is "
-                f"{first.shape[1]}x{first.shape[0]}. Give size= (in a config, data.size) to resize all of them."
+                f"{first.shape[1]}x{first.shape[0]}. Give size= (in a config, data.size) to resize all of them.",
+                code="pictures-differ",
+                path=str(file),
             )
         images[i] = pixels
     return from_arrays(
@@ -77,18 +87,24 @@ def _size(size: Any) -> tuple[int, int] | None:
         return None
     sides = tuple(size) if isinstance(size, list | tuple) else (size, size)
     if len(sides) != 2 or not all(type(side) is int and side >= 1 for side in sides):
-        raise UsageError(f"size must be a whole number of at least 1, or two: height and width; got {size!r}.")
+        raise UsageError(
+            f"size must be a whole number of at least 1, or two: height and width; got {size!r}.",
+            code="out-of-range",
+            got=size,
+        )
     return sides[0], sides[1]
 
 
 def _is_split(folder: Path, outer: set[str]) -> bool:
-    """Tell whether the outer folders are the official split; refuse those that only look like one."""
+    """Return whether the outer folders are the official split; refuse those that only look like one."""
     if outer == {"train", "test"}:
         return True
     if len(outer) > 1 and {name.lower() for name in outer} <= SPLIT_NAMES:
         raise DataError(
             f"{folder}: the folders {', '.join(sorted(outer))} look like a split, not like domains. "
-            "Keep two, named train and test."
+            "Keep two, named train and test.",
+            code="split-unfit",
+            path=str(folder),
         )
     return False
 

@@ -84,7 +84,8 @@ def _check_options(name: str | Path, options: Mapping[str, Any]) -> None:
         if titles and not fits:
             raise UsageError(
                 f"{', '.join(titles)}: only {kind} has such a setting, and the data set is {str(name)!r}. "
-                "Drop the setting or name another source."
+                "Drop the setting or name another source.",
+                code="option-unfit",
             )
 
 
@@ -97,9 +98,15 @@ def _load_path(name: str | Path, seed: int, options: Mapping[str, Any]) -> Datas
     if path.is_dir():
         return from_image_folder(path, **options)
     if path.exists():
-        raise UsageError(f"{name}: is no folder and no npz, csv, tsv or jsonl file. Check the path.")
+        raise UsageError(
+            f"{name}: is no folder and no npz, csv, tsv or jsonl file. Check the path.",
+            code="file-missing",
+            path=str(name),
+        )
     if isinstance(name, Path) or path.suffix or "/" in name or os.sep in name:
-        raise UsageError(f"{name}: there is no such file or folder. Check the path.")
+        raise UsageError(
+            f"{name}: there is no such file or folder. Check the path.", code="file-missing", path=str(name)
+        )
     raise unknown_name("data set", name, DATASETS)
 
 
@@ -123,7 +130,8 @@ def _load_named(name: str, entry: NamedSet, hub: HubSource, data_folder: str | P
         )
         raise UsageError(
             f"cannot load {name!r}. From a folder: {looked}. From the Hugging Face hub ({hub.repository}): "
-            f"pip install 'fedatlas[hub]' and a network are needed; it said: {type(reason).__name__}: {reason}"
+            f"pip install 'fedatlas[hub]' and a network are needed; it said: {type(reason).__name__}: {reason}",
+            code="source-unavailable",
         ) from reason
     return _finish(name, entry, loaded)
 
@@ -166,7 +174,11 @@ def _cifar10_shards(folder: Path) -> Dataset:
         arrays = read_npz(folder / shard)
         missing = {"webp", "offset", "y"} - set(arrays)
         if missing:
-            raise DataError(f"{folder / shard}: has no {missing.pop()!r}. Write the three files again.")
+            raise DataError(
+                f"{folder / shard}: has no {missing.pop()!r}. Write the three files again.",
+                code="content-unfit",
+                path=str(folder / shard),
+            )
         images.append(decode_images(arrays["webp"], arrays["offset"], str(folder / shard)))
         labels.append(arrays["y"])
     targets = np.concatenate(labels)

@@ -43,7 +43,12 @@ def from_npz(path: str | Path, *, name: str | None = None) -> Dataset:
         extra["domain"] = np.repeat(names, counts)
     shapes = {part: x.shape[1:] for part, (x, _) in parts.items()}
     if len(set(shapes.values())) > 1:
-        raise DataError(f"{file}: all parts must be of one shape, got {shapes}. Resize them to one size.")
+        raise DataError(
+            f"{file}: all parts must be of one shape, got {shapes}. Resize them to one size.",
+            code="pictures-differ",
+            path=str(file),
+            got=shapes,
+        )
     return from_arrays(
         np.concatenate([x for x, _ in parts.values()]),
         np.concatenate([y for _, y in parts.values()]),
@@ -58,16 +63,22 @@ def from_npz(path: str | Path, *, name: str | None = None) -> Dataset:
 def read_npz(file: Path) -> dict[str, Array]:
     """Return the arrays of an npz file, never unpickling anything."""
     if not file.is_file():
-        raise UsageError(f"{file}: there is no such file. Check the path.")
+        raise UsageError(f"{file}: there is no such file. Check the path.", code="file-missing", path=str(file))
     # Asked first: numpy would take another kind of file for a pickle, and say how to load it unsafely.
     if not zipfile.is_zipfile(file):
-        raise DataError(f"{file}: is no npz file, or a part of one. Write it whole with numpy.savez, or rename it.")
+        raise DataError(
+            f"{file}: is no npz file, or a part of one. Write it whole with numpy.savez, or rename it.",
+            code="file-unreadable",
+            path=str(file),
+        )
     try:
         with np.load(file, allow_pickle=False) as arrays:
             return {key: arrays[key] for key in arrays.files}
     except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as reason:
         raise DataError(
-            f"{file}: cannot be read as an npz file ({reason}). Write it with numpy.savez, without objects."
+            f"{file}: cannot be read as an npz file ({reason}). Write it with numpy.savez, without objects.",
+            code="file-unreadable",
+            path=str(file),
         ) from reason
 
 
@@ -87,16 +98,26 @@ def _parts(file: Path, arrays: dict[str, Array]) -> dict[str, tuple[Array, Array
             continue
         missing = [key for key in ((y,) if x in arrays else (y, offset)) if key not in arrays]
         if missing:
-            raise DataError(f"{file}: holds {x if x in arrays else webp} but not {missing[0]}. Add it.")
+            raise DataError(
+                f"{file}: holds {x if x in arrays else webp} but not {missing[0]}. Add it.",
+                code="content-unfit",
+                path=str(file),
+            )
         images = arrays[x] if x in arrays else decode_images(arrays[webp], arrays[offset], f"{file}: {webp}")
         parts[part] = (images, arrays[y])
     if not parts:
         raise DataError(
             f"{file}: found {sorted(arrays)}; wanted x and y, or x_train, y_train, x_test, y_test, or <domain>_x and "
-            "<domain>_y for each domain."
+            "<domain>_y for each domain.",
+            code="content-unfit",
+            path=str(file),
         )
     if "all" in parts and len(parts) > 1:
-        raise DataError(f"{file}: holds both x and {sorted(set(parts) - {'all'})}; keep one of the two forms.")
+        raise DataError(
+            f"{file}: holds both x and {sorted(set(parts) - {'all'})}; keep one of the two forms.",
+            code="content-unfit",
+            path=str(file),
+        )
     return parts
 
 
@@ -110,7 +131,9 @@ def _check_names(file: Path, arrays: Iterable[str], parts: Iterable[str]) -> Non
         if near := difflib.get_close_matches(name.lower(), missing, n=1, cutoff=0.8):
             raise DataError(
                 f"{file}: unknown array {name!r}. Did you mean {near[0]!r}? Rename it, or leave it out if it is "
-                "something else."
+                "something else.",
+                code="content-unfit",
+                path=str(file),
             )
     if strange:
         warnings.warn(

@@ -59,16 +59,24 @@ def _squares(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def _read_idx(file: Path) -> NDArray[np.uint8]:
     packed = file.with_name(file.name + ".gz")
     if not file.is_file() and not packed.is_file():
-        raise DataError(f"{file}: there is no such file, nor {packed.name}. Put all four idx files there.")
+        raise DataError(
+            f"{file}: there is no such file, nor {packed.name}. Put all four idx files there.",
+            code="file-missing",
+            path=str(file),
+        )
     try:
         raw = file.read_bytes() if file.is_file() else gzip.decompress(packed.read_bytes())
     except (OSError, EOFError) as reason:
-        raise DataError(f"{packed}: cannot be unpacked ({reason}). Get it again.") from reason
+        raise DataError(
+            f"{packed}: cannot be unpacked ({reason}). Get it again.", code="file-unreadable", path=str(packed)
+        ) from reason
     # Two zero bytes, 8 for unsigned bytes, the number of axes, then the length of each axis, big-endian.
     axes = raw[3] if len(raw) > 3 else 0
     shape = tuple(np.frombuffer(raw[4 : 4 + 4 * axes], ">u4").tolist())
     if raw[:3] != b"\0\0\x08" or len(raw) != 4 + 4 * axes + int(np.prod(shape)):
-        raise DataError(f"{file}: is not a whole idx file of bytes. Get it again.")
+        raise DataError(
+            f"{file}: is not a whole idx file of bytes. Get it again.", code="file-unreadable", path=str(file)
+        )
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape)
 
 
@@ -93,12 +101,20 @@ def _latin1(text: str, encoding: str) -> bytes:
 
 def _unpickle(file: Path) -> dict[str, Any]:
     if not file.is_file():
-        raise DataError(f"{file}: there is no such file. Unpack the whole archive there.")
+        raise DataError(
+            f"{file}: there is no such file. Unpack the whole archive there.", code="file-missing", path=str(file)
+        )
     try:
         with file.open("rb") as stream:
             content = _ArraysOnly(stream, encoding="latin1").load()
     except (pickle.UnpicklingError, EOFError, ValueError, TypeError) as reason:
-        raise DataError(f"{file}: is not a CIFAR batch ({reason}). Get it again.") from reason
+        raise DataError(
+            f"{file}: is not a CIFAR batch ({reason}). Get it again.", code="file-unreadable", path=str(file)
+        ) from reason
     if not isinstance(content, dict):
-        raise DataError(f"{file}: is not a CIFAR batch (a {type(content).__name__}). Get it again.")
+        raise DataError(
+            f"{file}: is not a CIFAR batch (a {type(content).__name__}). Get it again.",
+            code="file-unreadable",
+            path=str(file),
+        )
     return content

@@ -80,18 +80,22 @@ def from_texts(
     if not whole or context < 1 or stride < 1 or not 0 < fraction <= 1:
         raise UsageError(
             f"{name}: context and stride must be whole numbers of at least 1 and fraction in (0, 1]; "
-            f"got context={context!r}, stride={stride!r}, fraction={fraction!r}."
+            f"got context={context!r}, stride={stride!r}, fraction={fraction!r}.",
+            code="out-of-range",
         )
     for title, values in (("clients", clients), ("labels", labels), ("domains", domains)):
         if values is not None and len(values) != len(texts):
-            raise DataError(f"{name}: {len(values)} {title} for {len(texts)} texts; give one each.")
+            raise DataError(f"{name}: {len(values)} {title} for {len(texts)} texts; give one each.", code="wrong-count")
         empty = next((i for i, value in enumerate(values or ()) if value == ""), None)
         if empty is not None:
-            raise DataError(f"{name}: entry {empty + 1} of {title} is an empty text. Fill it in, or drop the text.")
+            raise DataError(
+                f"{name}: entry {empty + 1} of {title} is an empty text. Fill it in, or drop the text.",
+                code="value-missing",
+            )
     owner, owners = _numbered(clients if clients is not None else [""] * len(texts))
     kept = _draw_clients(owner, len(owners), [len(line) for line in texts], fraction, seed)
     if not len(kept):
-        raise DataError(f"{name}: there are no texts.")
+        raise DataError(f"{name}: there are no texts.", code="data-empty")
     lines = [texts[i] for i in kept]
     owner, owners = _numbered([owners[i] for i in owner[kept]])
     domain, domain_names = _numbered([domains[i] for i in kept] if domains is not None else [""] * len(kept))
@@ -135,14 +139,18 @@ def _rows(file: Path, lines: TextIO) -> Iterator[dict[str, object]]:
 def _opened(file: Path) -> Iterator[TextIO]:
     """Open a table, and say what is wrong where it cannot be read."""
     if not file.is_file():
-        raise UsageError(f"{file}: there is no such file. Check the path.")
+        raise UsageError(f"{file}: there is no such file. Check the path.", code="file-missing", path=str(file))
     if file.suffix not in TABLE_ENDINGS:
-        raise UsageError(f"{file}: a table must end in {', '.join(TABLE_ENDINGS)}.")
+        raise UsageError(f"{file}: a table must end in {', '.join(TABLE_ENDINGS)}.", code="file-ending", path=str(file))
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             yield lines
     except (OSError, UnicodeDecodeError, csv.Error, json.JSONDecodeError) as reason:
-        raise DataError(f"{file}: cannot be read as a table ({reason}). Write UTF-8 csv, tsv or jsonl.") from reason
+        raise DataError(
+            f"{file}: cannot be read as a table ({reason}). Write UTF-8 csv, tsv or jsonl.",
+            code="file-unreadable",
+            path=str(file),
+        ) from reason
 
 
 def _read_table(file: Path, text: str, names: list[str]) -> dict[str, list[str]]:
@@ -155,14 +163,20 @@ def _read_table(file: Path, text: str, names: list[str]) -> dict[str, list[str]]
                     present = ", ".join(map(repr, row)) if isinstance(row, dict) else f"missing: {row!r}"
                     raise DataError(
                         f"{file}: row {number} has no {column!r}; its columns are {present}. Name the columns with "
-                        "text=, client=, label= and domain=; in a config, data.text and so on."
+                        "text=, client=, label= and domain=; in a config, data.text and so on.",
+                        code="value-missing",
+                        path=str(file),
                     )
                 value = row[column]
                 if value is None or (column in names and not str(value).strip()):
-                    raise DataError(f"{file}: row {number}: no {column}. Fill it in, or leave the row out.")
+                    raise DataError(
+                        f"{file}: row {number}: no {column}. Fill it in, or leave the row out.",
+                        code="value-missing",
+                        path=str(file),
+                    )
                 values.append(str(value))
     if not columns[text]:
-        raise DataError(f"{file}: the table has no rows.")
+        raise DataError(f"{file}: the table has no rows.", code="data-empty", path=str(file))
     return columns
 
 
@@ -194,7 +208,7 @@ def _padded(name: str, lines: list[str], context: int) -> tuple[tuple[str, ...],
     points = [_code_points(line[:context]) for line in lines]
     empty = next((i for i, line in enumerate(points) if len(line) == 0), None)
     if empty is not None:
-        raise DataError(f"{name}: text {empty + 1} is empty. Drop it.")
+        raise DataError(f"{name}: text {empty + 1} is empty. Drop it.", code="data-empty")
     used = np.unique(np.concatenate(points))
     tokens = np.zeros((len(lines), context), np.int64)
     for i, line in enumerate(points):
@@ -217,7 +231,8 @@ def _windows(
         longest = max(len(text) for text in points.values())
         raise DataError(
             f"{name}: no client has more than {context} characters, the longest text has {longest}. "
-            "Give a smaller context=."
+            "Give a smaller context=.",
+            code="too-few-examples",
         )
     if short:
         few = first_few([f"{owners[who]} ({len(points[who])})" for who in short])

@@ -80,7 +80,8 @@ class Dirichlet:
             raise DataError(
                 f"dirichlet: in {MAX_TRIES:,} draws some client always had fewer than {self.min_samples} examples "
                 f"({len(data)} examples, {self.num_clients} clients, alpha={self.alpha}). "
-                "Use a larger alpha, fewer clients or a smaller min_samples."
+                "Use a larger alpha, fewer clients or a smaller min_samples.",
+                code="too-few-examples",
             )
         return _unnamed(_deal(by_class, counts, rng))
 
@@ -122,7 +123,9 @@ class Pathological:
         if not 1 <= self.classes_per_client <= len(present):
             raise UsageError(
                 f"pathological: classes_per_client must be in [1, {len(present)}], the classes that {data.name} has; "
-                f"got {self.classes_per_client}."
+                f"got {self.classes_per_client}.",
+                code="out-of-range",
+                got=self.classes_per_client,
             )
         holds = np.zeros((len(by_class), self.num_clients), bool)
         for client in range(self.num_clients):
@@ -153,7 +156,11 @@ class Shard:
     def assign(self, data: Dataset, rng: np.random.Generator) -> list[Share]:
         """Return one share for each client."""
         if self.shards_per_client < 1:
-            raise UsageError(f"shard: shards_per_client must be at least 1, got {self.shards_per_client}.")
+            raise UsageError(
+                f"shard: shards_per_client must be at least 1, got {self.shards_per_client}.",
+                code="out-of-range",
+                got=self.shards_per_client,
+            )
         check_num_clients("shard", self.num_clients, data, self.shards_per_client)
         in_order = np.concatenate([rng.permutation(members) for members in _by_class(data)])
         shards = np.array_split(in_order, self.num_clients * self.shards_per_client)
@@ -182,7 +189,8 @@ class Quantity:
                 return _by_weight("quantity", data, weights, rng)
         raise DataError(
             f"quantity: in {MAX_TRIES:,} draws some client always had fewer than {self.min_samples} of {len(data)} "
-            f"examples (alpha={self.alpha}). Use a larger alpha, fewer clients or a smaller min_samples."
+            f"examples (alpha={self.alpha}). Use a larger alpha, fewer clients or a smaller min_samples.",
+            code="too-few-examples",
         )
 
 
@@ -235,13 +243,18 @@ class ByDomain:
     def assign(self, data: Dataset, rng: np.random.Generator) -> list[Share]:
         """Return one share for each client."""
         if self.clients_per_domain < 1:
-            raise UsageError(f"by-domain: clients_per_domain must be at least 1, got {self.clients_per_domain}.")
+            raise UsageError(
+                f"by-domain: clients_per_domain must be at least 1, got {self.clients_per_domain}.",
+                code="out-of-range",
+                got=self.clients_per_domain,
+            )
         shares = []
         for domain, members in examples_by_domain("by-domain", data).items():
             if len(members) < self.clients_per_domain:
                 raise UsageError(
                     f"by-domain: domain {domain} has {len(members)} examples for {self.clients_per_domain} clients. "
-                    "Use fewer clients_per_domain."
+                    "Use fewer clients_per_domain.",
+                    code="too-few-examples",
                 )
             parts = np.array_split(rng.permutation(members), self.clients_per_domain)
             names = numbered(domain, len(parts))
@@ -261,14 +274,18 @@ class NaturalId:
     def assign(self, data: Dataset, rng: np.random.Generator) -> list[Share]:
         """Return one share for each client."""
         if data.owner is None:
-            raise UsageError(f"natural-id: {data.name} does not say who owns its examples. Use another partition.")
+            raise UsageError(
+                f"natural-id: {data.name} does not say who owns its examples. Use another partition.",
+                code="owners-missing",
+            )
         owner = data.owner.cpu().numpy()
         held = np.bincount(owner, minlength=len(data.owners))
         kept = np.flatnonzero(held >= max(1, self.min_samples))
         if len(kept) == 0 or (self.num_clients is not None and not 1 <= self.num_clients <= len(kept)):
             raise UsageError(
                 f"natural-id: {len(kept)} of {len(held)} owners in {data.name} have {self.min_samples} examples or "
-                f"more; got num_clients={self.num_clients}. Use a smaller min_samples or num_clients."
+                f"more; got num_clients={self.num_clients}. Use a smaller min_samples or num_clients.",
+                code="too-few-examples",
             )
         # Whoever sets another least number knows that it leaves some out.
         short = [data.owners[i] for i in np.flatnonzero((held > 0) & (held < self.min_samples))]
@@ -288,24 +305,29 @@ class NaturalId:
 def check_num_clients(title: str, num_clients: int, data: Dataset, least: int = 1) -> None:
     """Refuse a number of clients that the data cannot serve."""
     if num_clients < 1:
-        raise UsageError(f"{title}: num_clients must be at least 1, got {num_clients}.")
+        raise UsageError(
+            f"{title}: num_clients must be at least 1, got {num_clients}.", code="out-of-range", got=num_clients
+        )
     if num_clients * max(1, least) > len(data):
         raise UsageError(
             f"{title}: {data.name} has {len(data)} examples, too few for {num_clients} clients with "
-            f"{max(1, least)} each. Use fewer clients."
+            f"{max(1, least)} each. Use fewer clients.",
+            code="too-few-examples",
         )
 
 
 def check_alpha(title: str, alpha: float) -> None:
     """Refuse a Dirichlet parameter that is not above 0."""
     if not 0 < alpha < float("inf"):
-        raise UsageError(f"{title}: alpha must be above 0 and finite, got {alpha}.")
+        raise UsageError(f"{title}: alpha must be above 0 and finite, got {alpha}.", code="out-of-range", got=alpha)
 
 
 def examples_by_domain(title: str, data: Dataset) -> dict[str, Indices]:
     """Return the examples of each domain that has any, in the data set's order."""
     if data.domain is None:
-        raise UsageError(f"{title}: {data.name} has no domains. Use another partition, e.g. dirichlet.")
+        raise UsageError(
+            f"{title}: {data.name} has no domains. Use another partition, e.g. dirichlet.", code="domains-missing"
+        )
     domain = data.domain.cpu().numpy()
     members = {name: np.flatnonzero(domain == i) for i, name in enumerate(data.domains)}
     return {name: found for name, found in members.items() if len(found)}
@@ -343,6 +365,7 @@ def _by_weight(title: str, data: Dataset, weights: NDArray[np.float64], rng: np.
     sizes[weights.argmax()] += len(data) - sizes.sum()
     if sizes.min() < 1:
         raise UsageError(
-            f"{title}: the smallest of {len(sizes)} clients would get none of {len(data)} examples. Use fewer clients."
+            f"{title}: the smallest of {len(sizes)} clients would get none of {len(data)} examples. Use fewer clients.",
+            code="too-few-examples",
         )
     return _unnamed(np.split(rng.permutation(len(data)), sizes.cumsum()[:-1]))

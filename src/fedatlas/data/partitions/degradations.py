@@ -73,7 +73,9 @@ class Degraded:
         count = _clients_of_a_kind(self.num_clients)
         if data.kind != "image" or data.inputs.shape[1] != 3:
             form = f"{data.kind} of shape {tuple(data.inputs.shape[1:])}"
-            raise UsageError(f"degraded: needs colour images (3, height, width), and {data.name} holds {form}.")
+            raise UsageError(
+                f"degraded: needs colour images (3, height, width), and {data.name} holds {form}.", code="kind-mismatch"
+            )
         check_num_clients("degraded", self.num_clients, data, self.min_samples)
         noise, jitter, imbalance = np.array_split(rng.permutation(len(data)), 3)
         parts = {NOISE: np.array_split(noise, count), JITTER: np.array_split(jitter, count), IMBALANCE: []}
@@ -96,7 +98,9 @@ def _clients_of_a_kind(num_clients: int) -> int:
     if num_clients < 6 or num_clients % 6:
         raise UsageError(
             "degraded: num_clients must be a multiple of 6, as there are three kinds of clients, of which one goes in "
-            f"pairs; got {num_clients}. The paper has 12, 30, 60 or 90."
+            f"pairs; got {num_clients}. The paper has 12, 30, 60 or 90.",
+            code="out-of-range",
+            got=num_clients,
         )
     return num_clients // 3
 

@@ -96,26 +96,42 @@ class DomainImbalance:
 
     def __post_init__(self) -> None:
         if not 1 <= self.factor < float("inf"):
-            raise UsageError(f"domain-imbalance: factor must be at least 1, got {self.factor}.")
+            raise UsageError(
+                f"domain-imbalance: factor must be at least 1, got {self.factor}.", code="out-of-range", got=self.factor
+            )
         if self.preset is not None and self.preset not in PRESETS:
             raise unknown_name("preset", self.preset, PRESETS)
         if self.order == "other" and self.preset is None:
-            raise UsageError('domain-imbalance: order="other" needs a preset; without one, list the domains.')
+            raise UsageError(
+                'domain-imbalance: order="other" needs a preset; without one, list the domains.', code="option-missing"
+            )
         if isinstance(self.order, str) and self.order != "other":
-            raise UsageError(f"domain-imbalance: order must be a list of domains, got {self.order!r}.")
+            raise UsageError(
+                f"domain-imbalance: order must be a list of domains, got {self.order!r}.",
+                code="wrong-type",
+                got=self.order,
+            )
         if self.ratio is not None and not 1 <= self.ratio < float("inf"):
-            raise UsageError(f"domain-imbalance: ratio must be at least 1, got {self.ratio}.")
+            raise UsageError(
+                f"domain-imbalance: ratio must be at least 1, got {self.ratio}.", code="out-of-range", got=self.ratio
+            )
         if self.fraction is not None and not 0 < self.fraction <= 1:
-            raise UsageError(f"domain-imbalance: fraction must be in (0, 1], got {self.fraction}.")
+            raise UsageError(
+                f"domain-imbalance: fraction must be in (0, 1], got {self.fraction}.",
+                code="out-of-range",
+                got=self.fraction,
+            )
         if self.quota is not None and self.quota < 1:
-            raise UsageError(f"domain-imbalance: quota must be at least 1, got {self.quota}.")
+            raise UsageError(
+                f"domain-imbalance: quota must be at least 1, got {self.quota}.", code="out-of-range", got=self.quota
+            )
 
     def sizes(self, num_domains: int, quota: int | None = None) -> list[list[int]]:
         """Return every client's number of examples, a list for each domain; ``quota`` where none is set."""
         preset = None if self.preset is None else PRESETS[self.preset]
         left = self.quota or (preset.quota if preset else quota)
         if left is None:
-            raise UsageError("domain-imbalance: sizes need a quota or a preset.")
+            raise UsageError("domain-imbalance: sizes need a quota or a preset.", code="option-missing")
         fraction = self.fraction
         if fraction is None and preset is not None:
             fraction = preset.fraction_at_one if self.factor == 1 else preset.fraction
@@ -159,12 +175,15 @@ class DomainImbalance:
                 raise DataError(
                     f"domain-imbalance: client {names[wanted.index(min(wanted))]} would get {min(wanted)} examples "
                     f"(sizes {wanted}). Lower the factor, give a larger quota= or more data, or use the partition "
-                    "by-domain (in a config, data.partition=by-domain)."
+                    "by-domain (in a config, data.partition=by-domain).",
+                    code="too-few-examples",
+                    client=names[wanted.index(min(wanted))],
                 )
             if sum(wanted) > len(members[domain]):
                 raise DataError(
                     f"domain-imbalance: {domain} needs {sum(wanted)} examples and has {len(members[domain])}. "
-                    "Use a smaller quota= or fraction=, or put a larger domain first with order=."
+                    "Use a smaller quota= or fraction=, or put a larger domain first with order=.",
+                    code="too-few-examples",
                 )
             drawn = rng.permutation(members[domain])[: sum(wanted)]
             parts = np.split(drawn, np.cumsum(wanted)[:-1])
@@ -180,6 +199,7 @@ class DomainImbalance:
         if sorted(order) != sorted(domains):
             raise UsageError(
                 f"domain-imbalance: the order must name every domain once; the data has {', '.join(domains)}, "
-                f"the order is {', '.join(order)}."
+                f"the order is {', '.join(order)}.",
+                code="names-unfit",
             )
         return order

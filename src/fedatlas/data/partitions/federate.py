@@ -54,7 +54,9 @@ def federate(
     if test not in TESTS:
         raise unknown_name("test", test, TESTS)
     if not 0 < test_fraction < 1:
-        raise UsageError(f"test_fraction must be in (0, 1), got {test_fraction}.")
+        raise UsageError(
+            f"test_fraction must be in (0, 1), got {test_fraction}.", code="out-of-range", got=test_fraction
+        )
     rng = numpy_generator(seed, "partition")
     if test == "client":
         shares = partition.assign(data, rng)
@@ -102,14 +104,18 @@ def _tested_outside(data: Dataset, share: Share, is_test: np.ndarray[Any, np.dty
     if test == "all":
         return _client(share, share.indices, np.flatnonzero(is_test))
     if data.domain is None:
-        raise UsageError(f'test="domain" needs domains, and {data.name} has none. Use test="all" or test="client".')
+        raise UsageError(
+            f'test="domain" needs domains, and {data.name} has none. Use test="all" or test="client".',
+            code="domains-missing",
+        )
     domain = data.domain.cpu().numpy()
     own = np.unique(domain[share.indices])
     if len(own) != 1:
         names = ", ".join(data.domains[i] for i in own) or "none"
         raise UsageError(
             f'test="domain" needs clients of one domain each; {share.name} has examples of {names}. '
-            'Use test="all" or test="client", or another partition.'
+            'Use test="all" or test="client", or another partition.',
+            code="partition-unfit",
         )
     return _client(share, share.indices, np.flatnonzero(is_test & (domain == own[0])))
 
@@ -117,7 +123,9 @@ def _tested_outside(data: Dataset, share: Share, is_test: np.ndarray[Any, np.dty
 def _client(share: Share, train: Indices, test: Indices) -> Client:
     if len(train) == 0:
         raise DataError(
-            f"client {share.name} gets no training examples. Use fewer clients, or a partition with min_samples."
+            f"client {share.name} gets no training examples. Use fewer clients, or a partition with min_samples.",
+            code="too-few-examples",
+            client=share.name,
         )
     return Client(
         name=share.name, train=_sorted(train), test=_sorted(test), domain=share.domain, transform=share.transform
@@ -135,7 +143,8 @@ def _test_split(data: Dataset, test_fraction: float, seed: int) -> np.ndarray[An
         if official.all() or not official.any():
             raise DataError(
                 f"{data.name}: the official split has no {'training' if official.all() else 'test'} part. "
-                'Add one, or use test="client", which mixes and splits each client\'s examples.'
+                'Add one, or use test="client", which mixes and splits each client\'s examples.',
+                code="split-unfit",
             )
         return official
     group = data.labels.cpu().numpy()
@@ -204,7 +213,11 @@ def _choose_held_out(clients: list[Client], held_out: int | float, seed: int) ->
     """Return the positions of the clients that never train: round and round over the domains, one each."""
     count = held_out if isinstance(held_out, int) else round(held_out * len(clients))
     if held_out < 0 or (isinstance(held_out, float) and held_out >= 1):
-        raise UsageError(f"held_out must be a number of clients or a fraction in [0, 1), got {held_out}.")
+        raise UsageError(
+            f"held_out must be a number of clients or a fraction in [0, 1), got {held_out}.",
+            code="held-out",
+            got=held_out,
+        )
     order = numpy_generator(seed, "partition", "held-out").permutation(len(clients)).tolist()
     by_domain: dict[str | None, list[int]] = {}
     for i in order:
@@ -214,6 +227,7 @@ def _choose_held_out(clients: list[Client], held_out: int | float, seed: int) ->
     if count > len(turns):
         raise UsageError(
             f"held_out={held_out} of {len(clients)} clients is too many: at most {len(turns)} can be held out, as "
-            "every domain keeps one that trains. Or name clients or domains."
+            "every domain keeps one that trains. Or name clients or domains.",
+            code="held-out",
         )
     return set(turns[:count])

@@ -55,7 +55,9 @@ def run_deploy_demo(folder: Path, *, rounds: int = 3) -> Run:
     """Start a SuperLink and five SuperNodes, train, let a sixth join late and adapt, and print what each party sent."""
     folder = folder.resolve()
     if folder.exists() and any(folder.iterdir()):
-        raise RunFolderError(f"{folder} is not empty; choose another folder for the demo.")
+        raise RunFolderError(
+            f"{folder} is not empty; choose another folder for the demo.", code="folder-not-empty", path=str(folder)
+        )
     federation = demo_federation()
     names = [client.name for client in federation.clients]
     for i, name in enumerate(names):

@@ -72,7 +72,11 @@ def make_keys(
         _certify(keys, authority, hosts)
     for name in nodes:
         if not re.fullmatch(r"[\w.-]+", name):
-            raise UsageError(f"a client's name must be letters, digits, '.', '-' or '_' to name a file; got {name!r}.")
+            raise UsageError(
+                f"a client's name must be letters, digits, '.', '-' or '_' to name a file; got {name!r}.",
+                code="client-name",
+                got=name,
+            )
         if not keys.node_key(name).exists():
             private = ec.generate_private_key(ec.SECP384R1())
             _write_private(

@@ -50,7 +50,9 @@ def program(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise UsageError(f"{name} is not installed; install Flower with pip install 'fedatlas[flower]'.")
+        raise UsageError(
+            f"{name} is not installed; install Flower with pip install 'fedatlas[flower]'.", code="package-missing"
+        )
     return found
 
 
@@ -130,7 +132,7 @@ def follow_run(home: Path, run: str) -> None:
 
 
 def speaks_tls(address: str) -> bool:
-    """Tell whether a server answers in TLS; whether it can be trusted is another question."""
+    """Return whether a server answers in TLS; whether it can be trusted is another question."""
     host, _, port = address.rpartition(":")
     anything = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anything.check_hostname, anything.verify_mode = False, ssl.CERT_NONE

@@ -54,7 +54,11 @@ def app_config(folder: Path, changes: Sequence[str] = ()) -> Config:
     """Return the config of an app, changed as a run of it would be."""
     file = folder / PACKAGE / RUN
     if not file.exists():
-        raise UsageError(f"{folder} is no app: there is no {file}. Write one with `fedatlas flower init {folder}`.")
+        raise UsageError(
+            f"{folder} is no app: there is no {file}. Write one with `fedatlas flower init {folder}`.",
+            code="app-missing",
+            path=str(folder),
+        )
     return Config.load(file, changes)
 
 
@@ -65,7 +69,9 @@ def write_app(folder: Path | str, config: Config, *, run_folder: Path | str | No
     """
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
-        raise RunFolderError(f"{folder} is not empty; choose another folder for the app.")
+        raise RunFolderError(
+            f"{folder} is not empty; choose another folder for the app.", code="folder-not-empty", path=str(folder)
+        )
     package = folder / PACKAGE
     package.mkdir(parents=True)
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "app"
