@@ -52,7 +52,7 @@ class Options:
     out: Path = Path("runs/papers")
     """Where results and runs are kept; scripts that share variants share the folder."""
     jobs: int = 1
-    """Variants at a time, each in a process of its own."""
+    """Variants at a time, each in its own process."""
     workers: int | None = None
     """Processes of one run on a CPU."""
     data_folder: str | None = None
@@ -73,7 +73,7 @@ class Options:
 
 
 def one_of(option: str, name: str, known: Iterable[str]) -> str:
-    """Return a name that an option gave; refuse one that is not known."""
+    """Return a name that an option gave; raise UsageError if it is not known."""
     names = list(known)
     if name not in names:
         raise unknown_name(f"name in --{option.replace('_', '-')}", name, names)
@@ -104,7 +104,7 @@ def read_options(
     parser.add_argument("--out", type=Path, default=Path("runs/papers"), help="where results are kept; runs/papers")
     parser.add_argument("--jobs", type=_positive, default=1, help="variants at a time; default 1")
     parser.add_argument("--workers", type=_positive, help="processes of one run on a CPU")
-    parser.add_argument("--data-folder", help="where data sets lie; else FEDATLAS_DATA")
+    parser.add_argument("--data-folder", help="where data sets are stored; else FEDATLAS_DATA")
     parser.add_argument("--only", type=_expression, help="run only variants whose name matches this regular expression")
     for name, default in extra.items():
         flag, words = f"--{name.replace('_', '-')}", HELP.get(name, "")
@@ -125,7 +125,7 @@ def read_options(
 
 
 def existing(text: str) -> Path:
-    """Return a path that an argument names; refuse one that leads nowhere."""
+    """Return a path that an argument names; raise an error if nothing is there."""
     if not Path(text).exists():
         raise argparse.ArgumentTypeError(f"there is no {text}; check the path")
     return Path(text)

@@ -52,7 +52,7 @@ def main() -> None:
         results = make_atlases(rows, options)
         federation = whole_federation(rows["GLOBAL"]["data"], options)
         for title, spec in rows.items():
-            # Measured anew from the saved vectors, so that a measure that came later is there too.
+            # Measured again from the saved vectors, so that a measure that came later is there too.
             atlas = Atlas.load(atlas_file(spec, options)) if results[title] else None
             results[title] = [{**numbers, **quality(atlas, federation)} for numbers in results[title] if atlas]
         table = Table(

@@ -78,7 +78,7 @@ def atlas_variant(name: str, spec: Spec) -> Variant:
 
 
 def atlas_file(spec: Spec, options: Options) -> Path:
-    """Return where the atlas of a spec lies once it was made."""
+    """Return the file of a spec's atlas."""
     return atlas_folder(options.out / "runs" / f"{atlas_variant('', spec).key}-0") / FILE
 
 

@@ -124,7 +124,7 @@ def pack(data: Dataset, file: Path) -> None:
 def main() -> None:
     """Pack the data sets of the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-folder", help="where data sets lie; else FEDATLAS_DATA")
+    parser.add_argument("--data-folder", help="where data sets are stored; else FEDATLAS_DATA")
     parser.add_argument("--to", type=Path, required=True, help="folder to write the packed files into")
     parser.add_argument("--sets", default="digit-five,pacs", help="comma separated; default digit-five,pacs")
     options = parser.parse_args()

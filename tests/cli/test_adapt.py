@@ -133,7 +133,7 @@ def test_an_unfinished_run_is_adapted_with_a_note_and_one_without_a_checkpoint_r
     assert result.exit_code == 0, result.output
     assert "is at round 1 of 9: its model is not trained to the end" in " ".join(result.output.split())
     (tmp_path / "run/adapted.json").write_text('{"client": 1}')
-    with pytest.raises(RunFolderError, match="is no list of adapted clients"):
+    with pytest.raises(RunFolderError, match="is not a list of adapted clients"):
         Run(tmp_path / "run").adapted  # noqa: B018
     shutil.rmtree(tmp_path / "run/checkpoints")
     result = invoke("adapt", tmp_path / "run")

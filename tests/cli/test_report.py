@@ -20,17 +20,17 @@ ALTERED = [
     ("resolved.json", "[]", "resolved.json holds no run's settings: it is [], not a table"),
     ("resolved.json", "{}", "resolved.json holds no run's settings: it lacks 'federation'"),
     ("resolved.json", '{"federation": 1}', "federation is 1, not a table"),
-    ("rounds.jsonl", '{"round": 1}\n[1]\n', "rounds.jsonl, line 2 is no record: it is [1], not a table"),
-    ("rounds.jsonl", '{"round": true}\n', "rounds.jsonl, line 1 is no record: round is true, not a whole number"),
-    ("rounds.jsonl", '{"round": 1, "evaluation": []}\n', "line 1 is no record: evaluation is [], not a table"),
+    ("rounds.jsonl", '{"round": 1}\n[1]\n', "rounds.jsonl, line 2 is not a record: it is [1], not a table"),
+    ("rounds.jsonl", '{"round": true}\n', "rounds.jsonl, line 1 is not a record: round is true, not a whole number"),
+    ("rounds.jsonl", '{"round": 1, "evaluation": []}\n', "line 1 is not a record: evaluation is [], not a table"),
     ("rounds.jsonl", '{"round": 1}\n{"rou\n', "rounds.jsonl, line 2 is not JSON"),
-    ("clients.jsonl", "{}\n", "clients.jsonl, line 1 is no record: it lacks 'round'"),
+    ("clients.jsonl", "{}\n", "clients.jsonl, line 1 is not a record: it lacks 'round'"),
     (
         "timings.jsonl",
         '{"round": 1, "train": null}\n',
-        "timings.jsonl, line 1 is no record: train is null, not",
+        "timings.jsonl, line 1 is not a record: train is null, not",
     ),
-    ("adapted.json", '[{"client": "a"}]', "adapted.json is no list of adapted clients: it[0] lacks 'domain'"),
+    ("adapted.json", '[{"client": "a"}]', "adapted.json is not a list of adapted clients: it[0] lacks 'domain'"),
 ]
 
 

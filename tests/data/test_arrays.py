@@ -234,7 +234,7 @@ def test_a_file_that_is_no_npz_is_refused(tmp_path):
     np.save(tmp_path / "one.npy", np.zeros(3))
     for content in (b"", b"hello", (tmp_path / "one.npy").read_bytes()):
         (tmp_path / "set.npz").write_bytes(content)
-        with pytest.raises(DataError, match="is no npz file") as caught:
+        with pytest.raises(DataError, match="is not an npz file") as caught:
             from_npz(tmp_path / "set.npz")
         assert "pickle" not in str(caught.value)
     with pytest.raises(UsageError, match="there is no such file"):
@@ -375,7 +375,7 @@ def test_folders_of_another_form_are_refused(tmp_path):
         from_image_folder(tmp_path)
     write(tmp_path / "cat" / "1.png")
     write(tmp_path / "web" / "cat" / "1.png")
-    with pytest.raises(DataError, match="pictures lie both in"):
+    with pytest.raises(DataError, match="pictures are both in"):
         from_image_folder(tmp_path)
 
 

@@ -238,7 +238,7 @@ def test_paths_are_read_by_their_ending(tmp_path):
     Image.fromarray(noise(8, 8, 3)).save(tmp_path / "pictures" / "cat" / "1.png")
     assert load_dataset(str(tmp_path / "pictures")).kind == "image"
     (tmp_path / "notes.txt").write_text("none")
-    with pytest.raises(UsageError, match=r"notes\.txt: is no folder and no npz"):
+    with pytest.raises(UsageError, match=r"notes\.txt: is not a folder and not an npz"):
         load_dataset(tmp_path / "notes.txt")
 
 

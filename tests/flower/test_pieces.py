@@ -125,7 +125,7 @@ def test_what_is_wrong_here_is_told_before_anything_is_sent(tmp_path: Path) -> N
             ["node", "--client", "a", "--data", "nowhere/scans", "--insecure"],
             "there is no file or folder nowhere/scans",
         ),
-        (["run", str(tmp_path / "ap"), "--insecure"], "is no app"),
+        (["run", str(tmp_path / "ap"), "--insecure"], "is not an app"),
         (["run", str(tmp_path / "app"), "--insecure", "--set", "training.batchsize=8"], "training.batchsize"),
     ):
         result = CliRunner().invoke(app, arguments)

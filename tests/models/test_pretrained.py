@@ -122,7 +122,7 @@ def test_a_file_that_holds_no_weights_is_refused(tmp_path: Path) -> None:
 
 def test_a_source_that_does_not_exist_says_what_may_be_given(tmp_path: Path) -> None:
     for source in (str(tmp_path / "no" / "such"), "weights.pth", "resnet18"):
-        with pytest.raises(UsageError, match="is no file and no folder; give one, or a hub name"):
+        with pytest.raises(UsageError, match="is not a file and not a folder; give one, or a hub name"):
             resnet(pretrained=source)
 
 

@@ -329,7 +329,7 @@ def _tensor(values: Any, title: str, *, whole: bool = False) -> Tensor:
 
 
 def _check(atlas: Atlas) -> None:
-    """Refuse an atlas whose parts do not fit."""
+    """Raise an error if the parts of an atlas do not fit."""
     count = len(atlas.names)
     if count == 0 or len(set(atlas.names)) != count:
         raise DataError(

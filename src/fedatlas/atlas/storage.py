@@ -38,12 +38,12 @@ def read_vectors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     try:
         with safe_open(path, framework="pt") as file:
             notes = file.metadata() or {}
-            # Cloned: a tensor that lies in the mapped file would change with it.
+            # Cloned: a tensor inside the mapped file would change with it.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise _unusable(path, f"it is no whole safetensors file ({error})") from error
+        raise _unusable(path, f"it is not a whole safetensors file ({error})") from error
     if notes.get("form") != _FORM:
-        raise _unusable(path, f"it is no atlas of the form {_FORM!r} (it says {notes.get('form')!r})")
+        raise _unusable(path, f"it is not an atlas of the form {_FORM!r} (it says {notes.get('form')!r})")
     if notes.get("sha256") != _digest(tensors, notes.get("words", "")):
         raise _unusable(path, "it was altered (its checksum differs)")
     words: dict[str, Any] = json.loads(notes["words"])
@@ -60,7 +60,7 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
 
 def _unusable(path: str | os.PathLike[str], why: str) -> DataError:
     return DataError(
-        f"the atlas {path} cannot be used: {why}. Restore it from a copy, or make it anew.",
+        f"the atlas {path} cannot be used: {why}. Restore it from a copy, or make it again.",
         code="file-unreadable",
         path=str(path),
     )

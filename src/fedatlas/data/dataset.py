@@ -102,7 +102,7 @@ class Dataset:
 
 
 def check_domains(data: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse a choice of the domains of a data set that is empty, names one twice or names one it has not."""
+    """Raise UsageError if a choice of domains is empty, repeats one or names one that the data set does not have."""
     if not names or len(set(names)) != len(names):
         raise UsageError(
             f"domains must name at least one domain of {data}, each once; got {list(names)}.",
@@ -140,7 +140,7 @@ def input_kind(inputs: Tensor) -> str:
 
 
 def check_examples(name: str, inputs: Tensor, labels: Tensor, num_classes: int) -> None:
-    """Refuse examples that would train to nonsense: wrong form, NaN, labels out of range."""
+    """Raise DataError if examples have a wrong form, NaN, or labels out of range."""
     input_kind(inputs)
     if labels.dtype != torch.int64 or labels.ndim != 1:
         raise DataError(
@@ -169,7 +169,7 @@ def check_examples(name: str, inputs: Tensor, labels: Tensor, num_classes: int) 
 
 
 def check_finite(name: str, inputs: Tensor) -> None:
-    """Refuse inputs with NaN or infinity."""
+    """Raise DataError if inputs hold NaN or infinity."""
     if inputs.is_floating_point() and not all_finite(inputs):
         where = int((~inputs.isfinite()).flatten(1).any(1).nonzero()[0])
         raise DataError(

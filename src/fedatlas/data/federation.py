@@ -14,7 +14,7 @@ from fedatlas.seeds import numpy_generator
 
 
 class Transform(Protocol):
-    """Changes a batch of images in [0, 1], (B, channels, height, width), on the device it lies on.
+    """Changes a batch of images in [0, 1], (B, channels, height, width), on its device.
 
     All randomness must come from ``generator``, so that the same client sees the same bits again.
     """
@@ -84,7 +84,7 @@ class Federation:
             raise DataError(f"{self.data.name}: all clients are held out; at least one must train.", code="held-out")
 
     def _all_within(self) -> bool:
-        """Return whether all index sets lie within the examples: one look at all, as a look at each takes long."""
+        """Return whether all index sets are within the examples: one look at all, as a look at each takes long."""
         parts = torch.cat([part for client in self.clients for part in (client.train, client.test)])
         return not len(parts) or 0 <= int(parts.min()) <= int(parts.max()) < len(self.data)
 

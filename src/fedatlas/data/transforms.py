@@ -68,7 +68,7 @@ class Blur:
 
 @dataclass(frozen=True, kw_only=True)
 class ColorShift:
-    """Changes brightness, contrast, saturation and hue by fixed factors, in an order drawn anew for each image.
+    """Changes brightness, contrast, saturation and hue by fixed factors, in an order drawn again for each image.
 
     1, 1, 1 and 0 change nothing; hue is in turns of the colour circle, [-0.5, 0.5]. Every step is clipped to [0, 1].
     """

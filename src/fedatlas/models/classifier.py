@@ -67,7 +67,7 @@ class InputForm:
         return KINDS[len(self.shape)][self.vocabulary_size > 0]
 
     def image(self, model: str) -> tuple[int, int, int]:
-        """Return (channels, height, width), or refuse what is not an image."""
+        """Return (channels, height, width); raise UsageError if the form is not an image's."""
         if self.kind != "image":
             raise self.mismatch(model, "images, input_shape (channels, height, width)")
         channels, height, width = self.shape
@@ -85,7 +85,7 @@ class InputForm:
 
 
 def require_positive(model: str, **options: int) -> None:
-    """Refuse an option that must be a whole number of at least 1."""
+    """Raise UsageError if an option is not a whole number of at least 1."""
     for option, value in options.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise UsageError(
@@ -96,7 +96,7 @@ def require_positive(model: str, **options: int) -> None:
 
 
 def require_probability(model: str, **options: float) -> None:
-    """Refuse an option that must be in [0, 1)."""
+    """Raise UsageError if an option is not in [0, 1)."""
     for option, value in options.items():
         if not 0 <= value < 1:
             raise UsageError(f"{model}: {option} must be in [0, 1), got {value!r}.", code="out-of-range", got=value)

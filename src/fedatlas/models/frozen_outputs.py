@@ -44,7 +44,7 @@ class KeptPasses:
 
     def rows(self, network: nn.Module, make: Read, indices: Tensor) -> Tensor:
         """Return what ``make``, a pass through the network, makes of examples."""
-        # By the modules' own tables: walking through the modules anew takes as long as a small batch.
+        # By the modules' own tables: walking through the modules again takes as long as a small batch.
         tables = self._weights.get(network)
         if tables is None:
             tables = self._weights[network] = [module._parameters for module in network.modules()]

@@ -50,7 +50,7 @@ def make_norm(kind: str, channels: int) -> nn.Module:
 
 
 def check_map_size(model: str, norm: str, height: int, width: int, remedy: str) -> None:
-    """Refuse instance norm on a map of one pixel: its variance is zero, so nothing of the image would be left."""
+    """Raise UsageError for instance norm on a map of one pixel: its variance is zero, so the image would be lost."""
     if norm == "instance" and height * width == 1:
         raise UsageError(
             f"{model}: norm='instance' needs more than one pixel, but the last map is 1x1; {remedy}.",

@@ -97,7 +97,8 @@ def find_weights(source: str | Path) -> Path:
         return preferred[0]
     if path.suffix in SUFFIXES or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
         raise UsageError(
-            f"pretrained={str(source)!r} is no file and no folder; give one, or a hub name like timm/resnet18.a1_in1k.",
+            f"pretrained={str(source)!r} is not a file and not a folder; give one, or a hub name like "
+            "timm/resnet18.a1_in1k.",
             code="file-missing",
         )
     return download(str(source))

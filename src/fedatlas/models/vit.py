@@ -175,7 +175,7 @@ def make_transformer(
 
 
 def require_channels(model: str, wanted: int, got: int) -> None:
-    """Refuse images of another number of channels; grey ones can be repeated."""
+    """Raise UsageError if images have another number of channels; grey images can be repeated."""
     if got not in (1, wanted):
         raise UsageError(
             f"model {model!r} reads images of {wanted} channels, got {got}. Convert the images.",

@@ -54,7 +54,7 @@ def domain_similarity(atlas: Atlas, half: str | None = None) -> DomainTable:
     for own in halves:
         rows = atlas.unit(own).double()
         sums = member @ rows
-        # A client with itself is no pair.
+        # A client and itself are not a pair.
         total += sums @ sums.T - torch.diag(member @ rows.square().sum(1))
     # Without a pair the sums are 0 up to rounding, and over 0 give NaN or infinity.
     means = (total / (pairs * len(halves))).masked_fill(pairs == 0, torch.nan)

@@ -13,7 +13,7 @@ _SECTIONS = ("federation", "model", "algorithm", "training", "seeds", "machine",
 
 
 def settings(groups: Sequence[Group]) -> str:
-    """Return the settings of each algorithm's first run, folded away, and where each run lies."""
+    """Return the settings of each algorithm's first run, folded away, and where each run is stored."""
     return "".join(_group(group) for group in groups) + _reproduce(groups)
 
 
@@ -44,7 +44,7 @@ def _reproduce(groups: Sequence[Group]) -> str:
     rows = ""
     for run in [run for group in groups for run in group.runs]:
         rows += element("dt", escape(run.folder)) + element("dd", _command(run))
-    said = "Where each run lies, and the command that makes it again."
+    said = "Where each run is stored, and the command that makes it again."
     content = element("summary", "How to reproduce") + element("p", said) + element("dl", rows, class_="commands")
     return element("details", content, open_="")
 

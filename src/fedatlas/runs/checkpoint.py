@@ -1,7 +1,7 @@
 """Checkpoints: safetensors files and one manifest that names them with their checksums.
 
 The manifest is replaced in one step after all files are on disk, so a run that is killed at any moment finds either
-the old checkpoint or the new one, whole. Only clients whose memory changed are written anew; which file is whose is
+the old checkpoint or the new one, whole. Only clients whose memory changed are written again; which file is whose is
 a journal that grows by their lines, of which the manifest says how long it is and what its checksum is.
 """
 
@@ -24,7 +24,7 @@ MANIFEST = "manifest.json"
 FORMAT = 2
 JOURNAL = "clients-{:06d}.jsonl"
 SPARE_LINES = 1000
-"""A journal is written anew when it has this many lines beyond four for each client."""
+"""A journal is written again when it has this many lines beyond four for each client."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ class CheckpointStore:
             raise damaged(path, "it is not a whole manifest") from error
         except FileNotFoundError as error:
             raise RunFolderError(
-                f"there is no checkpoint in {self.folder}: the run did not reach its first. Resume it, or train anew.",
+                f"there is no checkpoint in {self.folder}: the run did not reach its first. Resume it, or train again.",
                 code="checkpoint-missing",
             ) from error
         except OSError as error:

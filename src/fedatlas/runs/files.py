@@ -75,7 +75,7 @@ class TensorFiles:
         return Entry(name, len(content), digest(content))
 
     def read(self, entry: Entry, place: Place) -> Memory:
-        """Read a file, refusing one that was cut short or altered."""
+        """Read a file; raise RunFolderError if it was cut short or altered."""
         path = self.folder / entry.file
         try:
             content = path.read_bytes()
@@ -86,7 +86,7 @@ class TensorFiles:
         return memory_from_bytes(content, place)
 
     def check(self, entry: Entry) -> None:
-        """Refuse a file that is missing or has another size, without reading it."""
+        """Raise RunFolderError if a file is missing or has another size, without reading it."""
         path = self.folder / entry.file
         try:
             size = path.stat().st_size

@@ -83,7 +83,7 @@ class Run:
 
     @cached_property
     def label(self) -> str:
-        """What tables and reports call it: the name of your own that a config trained it under, else the algorithm's.
+        """What tables and reports call it: the custom name that a config trained it under, else the algorithm's.
 
         docs/runs.md, Compare
         """
@@ -127,7 +127,7 @@ class Run:
     def model(self, client: str | int | None = None, *, network: Any = None, algorithm: Any = None) -> nn.Module:
         """Return the trained network for inference, with a client's own parameters where the algorithm keeps any.
 
-        ``network`` is needed where it was a model of your own: the module, or the function that makes it.
+        ``network`` is needed where the model was custom: the module, or the function that makes it.
         ``algorithm`` is needed where it was not a recipe by name and builds something around the model. docs/models.md
         """
         from fedatlas.adapting.inference import trained_network  # it reads runs: a circle otherwise

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedatlas.errors import RunFolderError
 
-ALTERED = "the run's folder was altered. Restore the file, or train anew."
+ALTERED = "the run's folder was altered. Restore the file, or train again."
 NUMBER = (int, float)
 _CLIENT = {"name": object, "domain": object, "held_out": bool, "num_train": int, "num_test": int, "label_counts": list}
 _SETTINGS = {
@@ -55,7 +55,7 @@ def read_adapted(path: Path) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = _read_json(path) if path.exists() else []
     if wrong := misfit(records, [_ADAPTED]):
         raise RunFolderError(
-            f"{path} is no list of adapted clients: {wrong}; the run's folder was altered. Remove the file.",
+            f"{path} is not a list of adapted clients: {wrong}; the run's folder was altered. Remove the file.",
             code="file-altered",
             path=str(path),
         )
@@ -76,7 +76,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             ) from error
         if wrong := misfit(entry, _LINES[path.name]):
             raise RunFolderError(
-                f"{path}, line {number} is no record: {wrong}; {ALTERED}", code="file-altered", path=str(path)
+                f"{path}, line {number} is not a record: {wrong}; {ALTERED}", code="file-altered", path=str(path)
             )
         found.append(entry)
     return found
@@ -85,7 +85,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def misfit(value: Any, form: Any, where: str = "it") -> str | None:
     """Return what about a value is not of a form, in words; None where it fits."""
     kind = dict if isinstance(form, dict) else list if isinstance(form, list) else form
-    # True is an int to Python, and to nobody else.
+    # To Python alone True is an int.
     if not isinstance(value, kind) or (isinstance(value, bool) and kind in (int, NUMBER)):
         text = json.dumps(value)
         return f"{where} is {text if len(text) <= 40 else f'a {type(value).__name__}'}, not {_told(kind)}"

@@ -71,14 +71,14 @@ class RunWriter:
         atomic_write(self.folder / RESOLVED, json.dumps(self._resolved, indent=1).encode())
 
     def open(self, checkpoint: Checkpoint | None) -> None:
-        """Open the records; what lies beyond the checkpoint is cut off, since it will be written again."""
+        """Open the records; lines beyond the checkpoint are cut off, since it will be written again."""
         for name in RECORDS:
             path = self.folder / name
             size = checkpoint.records.get(name, 0) if checkpoint else 0
             try:
                 if path.exists() and path.stat().st_size < size:
                     raise RunFolderError(
-                        f"{path} is shorter than its checkpoint says; it was altered. Start anew.",
+                        f"{path} is shorter than its checkpoint says; it was altered. Start again.",
                         code="file-altered",
                         path=str(path),
                     )
@@ -143,7 +143,7 @@ class RunWriter:
 
 
 def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
-    """Return whether a folder holds a run, and refuse one where a run may not be written."""
+    """Return whether a folder holds a run, and raise an error if a run may not be written there."""
     if resume and overwrite:
         raise UsageError(
             "--resume goes on with the run in the folder, --overwrite replaces it: give one of the two.",
@@ -164,7 +164,7 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
 
 
 def check_rounds(played: int, asked: int, folder: Path) -> None:
-    """Refuse to resume a run to fewer rounds than it has."""
+    """Raise RunFolderError if a run would be resumed to fewer rounds than it has."""
     if asked < played:
         raise RunFolderError(
             f"{folder} already has {played} rounds, and {asked} were asked for. Ask for more to go on, or use another "
@@ -194,7 +194,7 @@ def _installed(name: str) -> bool:
 
 
 def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
-    """Refuse to resume a run under other settings; machine settings may differ, and so may the number of rounds."""
+    """Raise RunFolderError if the settings differ; those of the machine and the number of rounds may."""
     free: set[tuple[str, ...]] = {("machine",), ("versions",), ("training", "memory_limit")}
     optimizer = now["algorithm"]["optimizer"]
     while "base" in optimizer:

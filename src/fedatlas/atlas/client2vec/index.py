@@ -156,7 +156,7 @@ def _halves(
     if embeddings.encoder != trained_with:
         raise UsageError(
             f"the network was trained on embeddings by {trained_with}, got embeddings by {embeddings.encoder}. "
-            "Use the same encoder, or train a network anew.",
+            "Use the same encoder, or train a network again.",
             code="embeddings-mismatch",
         )
     examples = [_vectors(client, embeddings) if len(client.train) else embeddings.examples[:0] for client in clients]
@@ -184,7 +184,7 @@ def _read(network: DSAIGN, groups: Sequence[Tensor]) -> list[Tensor]:
 
 
 def check_embeddings(federation: Federation, embeddings: Embeddings) -> None:
-    """Refuse embeddings of other data."""
+    """Raise UsageError if the embeddings are of other data."""
     for what, vectors, count in (
         ("examples", embeddings.examples, len(federation.data)),
         ("classes", embeddings.classes, federation.num_classes),

@@ -160,7 +160,7 @@ class DSAIGN(nn.Module):
         network.provenance = about["provenance"]
         if network.describe()["sha256"] != about["sha256"]:
             raise DataError(
-                f"the index network {path} was altered: its checksum differs. Restore it, or train anew.",
+                f"the index network {path} was altered: its checksum differs. Restore it, or train again.",
                 code="file-altered",
                 path=str(path),
             )

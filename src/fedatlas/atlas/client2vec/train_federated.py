@@ -44,7 +44,7 @@ class Decomposition(Term):
 
 
 def index_algorithm(settings: IndexSettings, targets: Tensor) -> Algorithm:
-    """Return the algorithm that trains the network: FedAvg with DSA-IGN's objective; Adam begins anew in each round."""
+    """Return the algorithm that trains the network: FedAvg with DSA-IGN's objective; Adam starts afresh each round."""
     term = Decomposition(targets=targets, losses=settings.losses, orthogonality=settings.orthogonality)
     return Algorithm(name="dsa_ign", objective=(term,), optimizer=Adam(lr=settings.lr))
 

@@ -98,7 +98,7 @@ class BatchEncoder(ABC):
     normalize: bool = False
     """Give every vector the length 1. DSA-IGN's reconstruction is inert on such short vectors, so off by default."""
     device: str | None = None
-    """Where to compute; by default where the examples lie."""
+    """Where to compute; by default where the examples are."""
     cache: bool = True
     """Keep the result in the cache folder, by content."""
 
@@ -121,7 +121,7 @@ class BatchEncoder(ABC):
         if data.kind not in self.kinds:
             raise UsageError(
                 f"encoder {self.name!r} reads {' and '.join(self.kinds)}, {data.name} holds {data.kind}. "
-                "Use 'builtin', or bring vectors of your own with 'precomputed'.",
+                "Use 'builtin', or bring your vectors with 'precomputed'.",
                 code="kind-mismatch",
             )
         file = self._cache_file(federation) if self.cache else None

@@ -51,7 +51,7 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors and the words of a safetensors file."""
     try:
         with safe_open(file, framework="pt") as opened:
-            # Cloned: a tensor that lies in the mapped file would change with it.
+            # Cloned: a tensor inside the mapped file would change with it.
             tensors = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
             return tensors, dict(opened.metadata() or {})
     except (OSError, SafetensorError) as reason:

@@ -22,7 +22,7 @@ ENDINGS = (".npz", ".safetensors")
 @encoder("precomputed")
 @dataclass(frozen=True, kw_only=True)
 class Precomputed:
-    """Vectors of your own from a file (.npz or .safetensors) with examples (N, D) and classes (C, L)."""
+    """Your vectors from a file (.npz or .safetensors) with examples (N, D) and classes (C, L)."""
 
     name: ClassVar[str] = "precomputed"
 

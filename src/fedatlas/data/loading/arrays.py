@@ -222,7 +222,7 @@ def _tell_unlearnt(name: str, labels: Tensor, test: Tensor) -> None:
     if not few and not torch.isin(labels[test].unique(), labels[~test].unique()).any():
         warnings.warn(
             f"{name}: no class of the test part occurs in the training part, so no model can learn them. "
-            "Look at is_test, or split anew.",
+            "Look at is_test, or split again.",
             stacklevel=3,
         )
 

@@ -15,7 +15,7 @@ SHAKESPEARE_FRACTION = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class HubSource:
-    """Where a data set lies on the hub and what its columns are called."""
+    """Where a data set is on the hub and what its columns are called."""
 
     repository: str
     config: str | None = None

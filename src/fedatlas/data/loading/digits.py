@@ -46,7 +46,7 @@ def load_digits_domains(seed: int = 0, per_domain: int = 1600) -> Dataset:
     domain and the test split of another, and none is used twice inside a domain as long as ``per_domain`` stays below
     about 1,700. There are too few originals to give every domain its own, so ``handwritten``, ``thin`` and ``photo``
     show many of the same ones: a split that ignores the official one may train on an original in one domain and test
-    on it in another. ``printed`` and ``scene`` are split by draws: font, size, angle and colours are drawn anew for
+    on it in another. ``printed`` and ``scene`` are split by draws: font, size, angle and colours are drawn again for
     each image, the fonts are the same in training and test.
 
         >>> data = load_digits_domains(per_domain=100)

@@ -41,7 +41,7 @@ def from_image_folder(
     ]
     if files and nested:
         raise DataError(
-            f"{folder}: pictures lie both in {files[0][2].parent} and in {nested[0][2].parent}. "
+            f"{folder}: pictures are both in {files[0][2].parent} and in {nested[0][2].parent}. "
             "Use either path/class/picture or path/domain/class/picture.",
             code="pictures-differ",
             path=str(folder),
@@ -122,7 +122,7 @@ def _tell_empty(folder: Path, full: set[Path], deep: bool) -> None:
 
 
 def _tell_others(folder: Path, full: set[Path]) -> None:
-    """Warn of files beside the pictures that do not end as pictures do; hidden ones are nobody's data."""
+    """Warn of files beside the pictures that do not end as pictures do; hidden files are not data."""
     others = Counter(
         file.suffix.lower() or "without an ending"
         for inner in full

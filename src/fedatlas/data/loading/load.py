@@ -74,7 +74,7 @@ def load_dataset(
 
 
 def _check_options(name: str | Path, options: Mapping[str, Any]) -> None:
-    """Refuse options that are for another kind of source."""
+    """Raise UsageError if an option is for another kind of source."""
     ending = Path(name).suffix
     is_table, is_file = ending in TABLE_ENDINGS, is_named(name) or ending == ".npz"
     for titles, fits, kind in (
@@ -99,7 +99,7 @@ def _load_path(name: str | Path, seed: int, options: Mapping[str, Any]) -> Datas
         return from_image_folder(path, **options)
     if path.exists():
         raise UsageError(
-            f"{name}: is no folder and no npz, csv, tsv or jsonl file. Check the path.",
+            f"{name}: is not a folder and not an npz, csv, tsv or jsonl file. Check the path.",
             code="file-missing",
             path=str(name),
         )
@@ -137,7 +137,7 @@ def _load_named(name: str, entry: NamedSet, hub: HubSource, data_folder: str | P
 
 
 def _candidates(name: str, folder: Path, seed: int) -> list[tuple[Path, Callable[[Path], Dataset]]]:
-    """Return the places where a set may lie, best first, and how to read each."""
+    """Return the places where a set may be stored, best first, and how to read each."""
     found: list[tuple[Path, Callable[[Path], Dataset]]] = []
     if name == "shakespeare":
         return [(folder / f"{name}{ending}", lambda file: _shakespeare(file, seed)) for ending in TABLE_ENDINGS]

@@ -67,7 +67,7 @@ def read_npz(file: Path) -> dict[str, Array]:
     # Asked first: numpy would take another kind of file for a pickle, and say how to load it unsafely.
     if not zipfile.is_zipfile(file):
         raise DataError(
-            f"{file}: is no npz file, or a part of one. Write it whole with numpy.savez, or rename it.",
+            f"{file}: is not an npz file, or only a part of one. Write it whole with numpy.savez, or rename it.",
             code="file-unreadable",
             path=str(file),
         )
@@ -122,7 +122,7 @@ def _parts(file: Path, arrays: dict[str, Array]) -> dict[str, tuple[Array, Array
 
 
 def _check_names(file: Path, arrays: Iterable[str], parts: Iterable[str]) -> None:
-    """Refuse an array whose name is nearly one that is read, and warn of others that are not."""
+    """Raise DataError if an array's name is nearly a known one, and warn of other arrays that are not read."""
     known = {*BESIDE, *WHOLE, *SPLIT, *(f"{part}_{kind}" for part in parts for kind in WHOLE)}
     missing = [name for name in (*BESIDE, *SPLIT) if name not in arrays]
     strange = [name for name in arrays if name not in known]

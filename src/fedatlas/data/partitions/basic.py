@@ -108,8 +108,8 @@ class Dirichlet:
 class Pathological:
     """Every client has ``classes_per_client`` classes, and a class is divided equally among those who have it.
 
-    The classes are drawn at random, as FL-bench does; then, while some class is held by nobody, it takes the place of
-    one that several clients hold.
+    The classes are drawn at random, as FL-bench does; then, while no client holds some class, it takes the place of one
+    that several clients hold.
     """
 
     num_clients: int
@@ -303,7 +303,7 @@ class NaturalId:
 
 
 def check_num_clients(title: str, num_clients: int, data: Dataset, least: int = 1) -> None:
-    """Refuse a number of clients that the data cannot serve."""
+    """Raise UsageError if the data is too small for this number of clients."""
     if num_clients < 1:
         raise UsageError(
             f"{title}: num_clients must be at least 1, got {num_clients}.", code="out-of-range", got=num_clients
@@ -317,7 +317,7 @@ def check_num_clients(title: str, num_clients: int, data: Dataset, least: int = 
 
 
 def check_alpha(title: str, alpha: float) -> None:
-    """Refuse a Dirichlet parameter that is not above 0."""
+    """Raise UsageError if a Dirichlet parameter is not above 0."""
     if not 0 < alpha < float("inf"):
         raise UsageError(f"{title}: alpha must be above 0 and finite, got {alpha}.", code="out-of-range", got=alpha)
 
@@ -353,7 +353,7 @@ def _by_class(data: Dataset) -> list[Indices]:
 def _deal(by_class: Sequence[Indices], counts: Indices, rng: np.random.Generator) -> list[Indices]:
     """Return each client's examples when it gets ``counts[label, client]`` of each class, at random."""
     cut = [np.split(rng.permutation(members), row.cumsum()[:-1]) for members, row in zip(by_class, counts, strict=True)]
-    # Where nobody holds a class, its examples are left over behind the last cut.
+    # Where no client holds a class, its examples are left over behind the last cut.
     return [
         np.concatenate([parts[client][: counts[label, client]] for label, parts in enumerate(cut)])
         for client in range(counts.shape[1])

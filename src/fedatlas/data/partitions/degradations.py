@@ -5,7 +5,7 @@ With 6M clients there are 2M of each kind; the data set is divided equally at ra
 noise      client i adds N(0, s_i), fresh each time and in tests always the same; the variances s_i are equally spaced
            from 0.005 to 1
 jitter     brightness, contrast and saturation are equally spaced in [0.5, 1.5], hue in [-0.5, 0.5]; four random
-           permutations hand them out; a client's factors last, their order is drawn anew for each image
+           permutations hand them out; a client's factors last, their order is drawn again for each image
 imbalance  M subsets of equal size, each divided between two clients by a Dirichlet draw for each class; the M values
            of alpha are spaced by equal factors from 0.1 to 10
 """

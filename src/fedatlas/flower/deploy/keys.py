@@ -1,4 +1,4 @@
-"""Keys for a federation: an authority of your own, the server's certificate, and a key for every node.
+"""Keys for a federation: your authority, the server's certificate, and a key for every node.
 
 KEYS/ca.pem, ca.key           the authority; nodes trust ca.pem, and ca.key should lie offline
 KEYS/server.pem, server.key   the server's certificate, for the names and addresses that nodes will call it by

@@ -145,7 +145,7 @@ def speaks_tls(address: str) -> bool:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

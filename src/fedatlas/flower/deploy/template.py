@@ -55,7 +55,7 @@ def app_config(folder: Path, changes: Sequence[str] = ()) -> Config:
     file = folder / PACKAGE / RUN
     if not file.exists():
         raise UsageError(
-            f"{folder} is no app: there is no {file}. Write one with `fedatlas flower init {folder}`.",
+            f"{folder} is not an app: there is no {file}. Write one with `fedatlas flower init {folder}`.",
             code="app-missing",
             path=str(folder),
         )

@@ -210,5 +210,5 @@ def _domain_accuracy(domain: str) -> Callable[[dict[str, Any]], float | None]:
 
 
 def _loss(entry: dict[str, Any]) -> float | None:
-    """Return the mean training loss; a round that nobody answered has none."""
+    """Return the mean training loss; a round without answers has none."""
     return entry["train_loss"] if entry["answered"] else None
