@@ -12,7 +12,7 @@ from fedatlas.algorithms.fedpce import fedpce
 from fedatlas.algorithms.fedsam import SharpnessAware
 from fedatlas.atlas import Atlas
 from fedatlas.client.work import LocalWork
-from fedatlas.engines.cuda_graph import Replayed
+from fedatlas.engines.capture import Captured
 from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.parts.algorithm import Algorithm
@@ -128,7 +128,7 @@ def test_captured_steps_give_the_same_on_a_gpu(tmp_path: Path, monkeypatch: pyte
     run, adapter = trained(tmp_path, fedpce(embedding=4, hidden=8))
     on_gpu = Adapter(run, data=adapter.federation, algorithm=adapter.algorithm, device="cuda")
     captured = on_gpu.adapt_all(**FEW)  # type: ignore[arg-type]
-    monkeypatch.setattr(Replayed, "_capture", lambda *_: False)
+    monkeypatch.setattr(Captured, "is_worth", lambda *_: False)
     for one, other in zip(captured, on_gpu.adapt_all(**FEW), strict=True):  # type: ignore[arg-type]
         assert one.losses == other.losses
         assert same_bits(one.personal, other.personal)

@@ -19,9 +19,9 @@ from fedatlas.client.training import ClientTraining
 from fedatlas.client.work import LocalWork
 from fedatlas.data.federation import Federation
 from fedatlas.engines import cpu_replay as tapes
+from fedatlas.engines.capture import UncapturableError
 from fedatlas.engines.captured_step import Lane
 from fedatlas.engines.cpu_replay import PATIENCE, TapeRecorder
-from fedatlas.engines.cuda_graph import UncapturableError
 from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model

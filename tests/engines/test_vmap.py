@@ -13,7 +13,7 @@ from fedatlas.algorithms.fedpce import Group, Grouped
 from fedatlas.client.work import LocalWork
 from fedatlas.engines import vmap as cohorts
 from fedatlas.engines.simulator import Engine, Simulator
-from fedatlas.engines.stacked_step import stacked_convolution
+from fedatlas.engines.stacked_convolution import stacked_convolution
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
 from fedatlas.parts.sampler import Uniform

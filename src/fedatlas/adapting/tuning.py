@@ -1,4 +1,4 @@
-"""Tune what is a client's own while everything shared rests: for one client, or for many at once.
+"""Tune the personal values of clients while everything shared stays fixed: for one client, or for many at once.
 
 Many clients share all but a few parameters, so that one pass of the network serves their batches together:
 ``torch.func.vmap`` over the personal parameters folds the clients into the batch, and each client still sees its own
@@ -8,7 +8,7 @@ batches in its own order. Only the rounding of sums differs from tuning them one
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -20,18 +20,18 @@ from fedatlas.client.data import ResidentData
 from fedatlas.client.model import PERSONAL, Workbench, compiled_network
 from fedatlas.client.training import Look, minibatches
 from fedatlas.client.work import LocalWork
-from fedatlas.engines.cuda_graph import CudaRecorder, Recorder, Replayed
+from fedatlas.engines.capture import Recorder, enqueued
+from fedatlas.engines.cuda_graph import CudaRecorder
+from fedatlas.engines.stacked_step import Gradients, Stack, StackedStep, repeated, step_of_all
 from fedatlas.errors import TrainingError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.optimizer import LocalOptimizer, Rate, Wrapper
+from fedatlas.parts.optimizer import LocalOptimizer, Wrapper
 from fedatlas.parts.types import Assignment, Batch, Tensors
 from fedatlas.seeds import repeatable
 
-Gradients = Callable[[Tensors, Tensor, Tensor, Tensor], tuple[Tensors, Tensor]]
-
 
 class Tuning:
-    """The rounds of clients that tune on their own. The optimizer's state lasts from the first to the last."""
+    """The rounds of clients that tune without a server. The optimizer's state lasts from the first to the last."""
 
     def __init__(
         self,
@@ -49,47 +49,37 @@ class Tuning:
         self.work, self.rounds, self.seed = work, rounds, seed
         # A client of one example may have no batch at all, and so no step to take with the others.
         enough = min(client.num_examples for client in self.clients) > 1 or not bench.skips_single_examples
-        device = self.clients[0].labels.device
-        # Steps of all clients can be captured, which a GPU gains by even where there is one client.
-        gains = len(self.clients) > 1 or device.type == "cuda"
-        self.together = gains and enough and can_tune_together(bench, algorithm.optimizer)
-        self.look = gradients_of_all(bench.model, compile=work.compile) if self.together else None
-        self.compiled = compiled_network(bench.model, algorithm) if work.compile and not self.together else None
-        # Compiled code is made for one size of batch.
-        most = max(client.num_examples for client in self.clients)
-        self.at_least = min(work.batch_size, most) if work.compile else 0
+        self.device = self.clients[0].labels.device
+        # Steps of all clients can be captured, which makes a GPU faster even for one client.
+        gains = len(self.clients) > 1 or self.device.type == "cuda"
+        together = gains and enough and can_tune_together(bench, algorithm.optimizer)
+        self.compiled = compiled_network(bench.model, algorithm) if work.compile and not together else None
         self.names = list(bench.parameters)
-        count = len(self.clients)
         self.optimizer = algorithm.optimizer.fitted(bench.model, self.names)
         own = {name: parameter.detach() for name, parameter in bench.parameters.items()}
-        self.stacked = {name: torch.stack([value] * count) for name, value in own.items()} if self.together else {}
-        """Where clients' own parameters lie while they are tuned together."""
-        # One state for the stacked parameters, or one for each client.
-        self.states = [self.optimizer.init(self.stacked or own) for _ in range(1 if self.together else count)]
-        rates = self.optimizer.rates_at(1, rounds)
-        # On a GPU a tensor, whose place a captured step knows.
-        self.rates: Rate = rates if device.type == "cpu" else torch.tensor(rates, device=device)
-        if recorder is None and device.type == "cuda" and self.together:
-            recorder = CudaRecorder(device)
-        self.step = Replayed(self._step, recorder, device)
-        """Takes a step of all clients on their batches, and returns the losses before it."""
+        # One state for all clients together is the step's.
+        self.states = [] if together else [self.optimizer.init(own) for _ in self.clients]
+        if recorder is None and self.device.type == "cuda" and together:
+            recorder = CudaRecorder(self.device)
+        self.recorder = recorder
+        self.step = self._stacked_step(own) if together else None
+        """Takes a step of all clients on their batches, where they are tuned together."""
         self.losses: list[list[float]] = [[] for _ in self.clients]
         """Of each client, the mean training loss of each round."""
-        self.num_steps = [0] * count
+        self.num_steps = [0] * len(self.clients)
         self.seconds = 0.0
         """Of all clients together."""
 
     def round(self, number: int, personal: Sequence[Tensors]) -> list[Tensors]:
-        """Return the clients' own values after another round."""
+        """Return the clients' personal values after another round."""
         began = time.perf_counter()
-        device = self.clients[0].labels.device
         with (
-            repeatable(device),
-            torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+            repeatable(self.device),
+            torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []),
             torch.no_grad(),
         ):
-            if self.together:
-                found = self._round_together(number, personal)
+            if self.step is not None:
+                found = self._round_together(self.step, number, personal)
             else:
                 found = [self._round_alone(i, number, own) for i, own in enumerate(personal)]
         for client, losses in zip(self.clients, self.losses, strict=True):
@@ -99,9 +89,23 @@ class Tuning:
                     client=client.name,
                     round=number,
                     stage="adapting",
+                    code="not-finite",
+                    got=losses[-1],
                 )
         self.seconds += time.perf_counter() - began
         return found
+
+    def _stacked_step(self, own: Tensors) -> StackedStep:
+        parameters = repeated(own, len(self.clients))
+        return StackedStep(
+            Stack(parameters=parameters, buffers={}, state=self.optimizer.init(parameters)),
+            step_of_all(gradients_of_all(self.bench.model, compile=self.work.compile), self.optimizer, self.names),
+            self.optimizer.rates_at(1, self.rounds),
+            self.recorder,
+            # A CPU is quicker with plain numbers; on a GPU a captured step must find its rates at a fixed place.
+            rates_on_device=self.device.type != "cpu",
+            refused={},
+        )
 
     def _open(self, client: ResidentData, number: int, personal: Tensors) -> LocalContext:
         assignment = Assignment(round=number, rounds=self.rounds, client=client.id, shared={}, buffers=self.buffers)
@@ -130,44 +134,38 @@ class Tuning:
         everything = {**bench.parameters, **bench.buffers}
         return {name: everything[name].detach().clone() for name in sorted(bench.personal)}
 
-    def _round_together(self, number: int, personal: Sequence[Tensors]) -> list[Tensors]:
+    def _round_together(self, step: StackedStep, number: int, personal: Sequence[Tensors]) -> list[Tensors]:
         opened = [self._open(client, number, own) for client, own in zip(self.clients, personal, strict=True)]
-        for name, stacked in self.stacked.items():
-            torch.stack([own[name] for own in personal], out=stacked)
-        rates = self.optimizer.rates_at(number, self.rounds)
-        self.rates = self.rates.copy_(torch.tensor(rates)) if isinstance(self.rates, Tensor) else rates
+        stacked = step.stack.parameters
+        for name, place in stacked.items():
+            torch.stack([own[name] for own in personal], out=place)
+        step.set_rates(self.optimizer.rates_at(number, self.rounds))
         train_what_is_own(self.bench)
-        with self.step.stream():
+        # Compiled code is made for one size of batch.
+        most = max(client.num_examples for client in self.clients)
+        at_least = min(self.work.batch_size, most) if self.work.compile else 0
+        with enqueued(self.recorder):
             streams = [minibatches(local, self.bench) for local in opened]
-            losses = [self.step(*_stacked(batches, self.at_least)) for batches in zip(*streams, strict=True)]
-        self.step.end()
+            losses = [step(*_stacked(batches, at_least)) for batches in zip(*streams, strict=True)]
         self.num_steps = [steps + len(losses) for steps in self.num_steps]
         for own, mean in zip(self.losses, torch.stack(losses).double().mean(0).tolist(), strict=True):
             own.append(mean)
-        return [{name: self.stacked[name][i].clone() for name in sorted(self.stacked)} for i in range(len(personal))]
-
-    def _step(self, inputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-        assert self.look is not None
-        gradients, losses = self.look(self.stacked, inputs, labels, weights)
-        slots = self.optimizer.slots(self.states[0], self.names)
-        found = [gradients[name] for name in self.names]
-        self.optimizer.step(list(self.stacked.values()), slots, lambda: found, self.rates)
-        return losses
+        return [{name: stacked[name][i].clone() for name in sorted(stacked)} for i in range(len(personal))]
 
 
 def gradients_of_all(model: nn.Module, *, compile: bool) -> Gradients:
-    """Return what makes, of clients' own parameters and batches, each client's gradient and loss in one pass."""
+    """Return what computes each client's gradient and loss in one pass, of their personal parameters and batches."""
 
     def loss(own: Tensors, inputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         _, logits = functional_call(model, own, (inputs,))
         return (F.cross_entropy(logits, labels, reduction="none") * weights).sum()
 
-    look: Gradients = vmap(grad_and_value(loss))
-    return torch.compile(look, dynamic=False) if compile else look
+    gradients: Gradients = vmap(grad_and_value(loss))
+    return torch.compile(gradients, dynamic=False) if compile else gradients
 
 
 def can_tune_together(bench: Workbench, optimizer: LocalOptimizer) -> bool:
-    """Tell whether clients can be tuned in one pass without one's batch or step touching another's.
+    """Return whether clients can be tuned in one pass without one's batch or step touching another's.
 
     Not with running statistics, nor with dropout, whose draws would differ; nor with an optimizer that looks at the
     length of all its parameters.

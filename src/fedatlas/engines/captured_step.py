@@ -10,8 +10,7 @@ The kernels are those of the plain loop, in its order, so the bits are the same.
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
@@ -23,15 +22,13 @@ from fedatlas.client.context import LocalContext
 from fedatlas.client.data import ResidentData
 from fedatlas.client.model import Workbench
 from fedatlas.client.training import ClientTraining, Look
-from fedatlas.engines.cuda_graph import Recorder, UncapturableError
+from fedatlas.engines.capture import Captured, Graph, Recorder, UncapturableError, Values
 from fedatlas.models.frozen_outputs import follow
 from fedatlas.parts.optimizer import Rate
 from fedatlas.parts.types import Assignment, Batch, Memory, Tensors, Upload
 
 MOST_LANES = 5
 """More streams gained nothing on an H200."""
-MOST_GRAPHS = 128
-"""Graphs that a stage keeps; the one that was not used for longest goes first."""
 KINDS = ("start", "notes", "memory", "scratch")
 """What a term may read of a client, beside the parameters and the batch."""
 
@@ -58,7 +55,8 @@ class Unknown:
         object.__setattr__(self, "_title", title)
 
     def _refuse(self, *_: object) -> Any:
-        raise UncapturableError(f"a term reads local.{object.__getattribute__(self, '_title')} in its step")
+        title = object.__getattribute__(self, "_title")
+        raise UncapturableError(f"a term reads local.{title} in its step", code="uncapturable", got=title)
 
     __getattr__ = __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __index__ = __int__ = __float__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __mod__ = _refuse
@@ -66,9 +64,9 @@ class Unknown:
 
 
 class Stage:
-    """Fixed places for what one kind of client brings to a step, and the graphs that read them."""
+    """Fixed places for what one kind of client brings to a step, and the captured steps that read them."""
 
-    def __init__(self, training: ClientTraining) -> None:
+    def __init__(self, training: ClientTraining, recorder: Recorder, refused: dict[str, int]) -> None:
         local = training.local
         device = training.data.labels.device
         places: dict[str, Memory] = {}
@@ -96,9 +94,7 @@ class Stage:
             steps=cast(int, Unknown("steps")),
             lr=cast(float, Unknown("lr")),
         )
-        self.graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
-        self.taken: dict[Hashable, tuple[int, float]] = {}
-        """How many steps of a kind ran as they are, and for how many seconds."""
+        self.captured = Captured(recorder, device, refused)
 
     def enter(self, training: ClientTraining) -> None:
         """Copy a client's values to their places; its optimizer steps here from now on."""
@@ -132,30 +128,25 @@ class Stage:
         self._copied = {}
 
 
-class _Graph:
-    def __init__(self, inputs: Tensor, labels: Tensor, replay: Callable[[], Tensor]) -> None:
-        self.inputs, self.labels, self.replay = inputs, labels, replay
-
-
 class Lane:
-    """One client at a time, on a model and a stream of its own."""
+    """One client at a time, on its own model and stream."""
 
-    def __init__(self, bench: Workbench, recorder: Recorder) -> None:
+    def __init__(self, bench: Workbench, recorder: Recorder, refused: dict[str, int] | None = None) -> None:
         self.bench, self.recorder = bench, recorder
         self._stages: dict[Hashable, Stage] = {}
         self._rules: dict[Hashable, int] = {}
         """The optimizers and fixed rates that were met, numbered: a number is quicker to look up."""
-        self.refused: dict[str, int] = {}
-        """Why steps were not captured, where the lane works alone."""
+        self.refused = {} if refused is None else refused
+        """Why steps were not captured, if they were not, and how often that was tried."""
 
     def train(self, training: ClientTraining) -> tuple[Upload, Memory]:
-        """Train a client to the end and return what it sends and remembers; no other is in flight."""
+        """Train a client to the end and return its upload and memory; no other is in flight."""
         with self.recorder.stream(), training.randomness(), torch.no_grad():
-            self.run(training, self.refused)
+            self.run(training)
         return training.finish()
 
-    def run(self, training: ClientTraining, refused: dict[str, int]) -> bool:
-        """Enqueue all of a client's steps; tell whether the model drew random numbers."""
+    def run(self, training: ClientTraining) -> bool:
+        """Enqueue all of a client's steps; return whether the model drew random numbers."""
         stage: Stage | None = None
         device = training.data.labels.device
         rule = (training.optimizer, None if isinstance(training.lr, Tensor) else training.lr)
@@ -165,7 +156,7 @@ class Lane:
             if stage is None:
                 stage = self._stage(training)
                 stage.enter(training)
-            self._step(stage, training, batch, number, refused)
+            self._step(stage, training, batch, number)
         drew = _offset(device) != before
         if stage is not None:
             stage.leave(training)
@@ -174,52 +165,41 @@ class Lane:
     def _stage(self, training: ClientTraining) -> Stage:
         key = structure(training.local, training.state)
         if key not in self._stages:
-            self._stages[key] = Stage(training)
+            self._stages[key] = Stage(training, self.recorder, self.refused)
         return self._stages[key]
 
-    def _step(self, stage: Stage, training: ClientTraining, batch: Batch, rule: int, refused: dict[str, int]) -> None:
-        key = (batch.inputs.shape, batch.inputs.dtype, batch.labels.shape, rule)
-        graph = stage.graphs.get(key)
+    def _step(self, stage: Stage, training: ClientTraining, batch: Batch, rule: int) -> None:
+        kind = (batch.inputs.shape, batch.inputs.dtype, batch.labels.shape, rule)
+        graph = stage.captured.find(kind)
+        if graph is None and stage.captured.is_worth(kind):
+            graph = self._capture(stage, training, batch, kind)
         if graph is None:
-            steps, seconds = stage.taken.get(key, (0, 0.0))
-            if not refused and self.recorder.worth(steps, seconds):
-                graph = self._capture(stage, training, batch, refused)
-                if graph is not None:
-                    stage.graphs[key] = graph
-                    stage.narrow(self.recorder.reads)
-                    if len(stage.graphs) > MOST_GRAPHS:
-                        stage.graphs.popitem(last=False)
-        if graph is None:
-            began = time.perf_counter()
-            training.step(batch)
-            stage.taken[key] = (steps + 1, seconds + time.perf_counter() - began)
+            stage.captured.run(kind, lambda: training.step(batch))
             return
-        stage.graphs.move_to_end(key)
         stage.refresh(training.local)
-        graph.inputs.copy_(batch.inputs)
+        graph.load((batch.inputs, batch.labels))
         if self.bench.is_frozen_in_part:
-            follow(graph.inputs, batch.inputs, self.bench.model)
-        graph.labels.copy_(batch.labels)
+            self._follow(graph.places, batch)
         training.took(graph.replay())
 
-    def _capture(self, stage: Stage, training: ClientTraining, batch: Batch, refused: dict[str, int]) -> _Graph | None:
-        inputs = batch.inputs.detach().clone().requires_grad_(batch.inputs.requires_grad)
-        follow(inputs, batch.inputs, self.bench.model)
-        labels = batch.labels.clone()
+    def _capture(self, stage: Stage, training: ClientTraining, batch: Batch, kind: Hashable) -> Graph | None:
         lr = training.lr  # on a GPU the stage's own tensor
 
-        def step() -> Tensor:
+        def step(inputs: Tensor, labels: Tensor) -> Tensor:
             look = Look(training.algorithm, stage.local, Batch(inputs, labels))
             training.optimizer.step(training.parameters, stage.slots, look, lr)
             return look.losses[0]
 
-        try:
-            replay = self.recorder.capture(step)
-        except (UncapturableError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            refused[reason] = refused.get(reason, 0) + 1
-            return None
-        return _Graph(inputs, labels, replay)
+        places = stage.captured.places((batch.inputs, batch.labels))
+        self._follow(places, batch)
+        graph = stage.captured.capture(kind, places, step)
+        if graph is not None:
+            stage.narrow(self.recorder.reads)
+        return graph
+
+    def _follow(self, places: Values, batch: Batch) -> None:
+        assert places[0] is not None
+        follow(places[0], batch.inputs, self.bench.model)
 
 
 class GraphEngine:
@@ -229,10 +209,10 @@ class GraphEngine:
         self, bench: Workbench, begin: Begin, recorder: Callable[[], Recorder], most_lanes: int = MOST_LANES
     ) -> None:
         self._begin, self._recorder = begin, recorder
-        self._lanes = [Lane(bench, recorder())]
-        self._most_lanes = most_lanes
         self.refused: dict[str, int] = {}
         """Why steps were not captured, if they were not, and how often that was tried."""
+        self._lanes = [Lane(bench, recorder(), self.refused)]
+        self._most_lanes = most_lanes
 
     @property
     def lanes(self) -> int:
@@ -254,7 +234,7 @@ class GraphEngine:
             lane = idle.pop()
             flying.append((i, lane, self._start(lane, work[i])))
             if not idle and len(self._lanes) < min(self._most_lanes, len(work)) and lane.recorder.room():
-                idle.append(Lane(self._lanes[0].bench.twin(), self._recorder()))
+                idle.append(Lane(self._lanes[0].bench.twin(), self._recorder(), self.refused))
                 idle[-1].recorder.begin()
                 self._lanes.append(idle[-1])
         return self._results(landed, flying)
@@ -273,7 +253,7 @@ class GraphEngine:
         with lane.recorder.stream():
             training = self._begin(lane.bench, work.assignment, work.memory)
             with training.randomness(), torch.no_grad():
-                if lane.run(training, self.refused):
+                if lane.run(training):
                     # A GPU's generator is one for all streams: clients in flight would draw from each other's seeds.
                     self._most_lanes = 1
         return training

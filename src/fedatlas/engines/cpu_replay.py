@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedatlas.engines.cuda_graph import UncapturableError
+from fedatlas.engines.capture import UncapturableError
 
 MOST_CALLS = 2000
 """Operations of a step that is recorded."""
@@ -144,8 +144,8 @@ class _Tape(TorchDispatchMode):
             warnings.simplefilter("ignore")  # torch would rather have its newer ways used, which take longer to begin
             try:
                 return torch.jit.CompilationUnit("\n".join(lines) + "\n").step  # type: ignore[no-any-return]
-            except Exception as error:
-                raise UncapturableError(f"torch.jit cannot run the step: {error}") from error
+            except RuntimeError as error:
+                raise UncapturableError(f"torch.jit cannot run the step: {error}", code="uncapturable") from error
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

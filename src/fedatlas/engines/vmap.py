@@ -23,9 +23,9 @@ from fedatlas.client.model import OPTIMIZER, Workbench
 from fedatlas.client.runner import ClientRunner
 from fedatlas.client.training import draw_order, training_error
 from fedatlas.client.work import LocalWork
+from fedatlas.engines.capture import Recorder, UncapturableError
 from fedatlas.engines.captured_step import Result, Work, structure
-from fedatlas.engines.cuda_graph import Recorder, UncapturableError
-from fedatlas.engines.stacked_step import Stack, StackedStep
+from fedatlas.engines.stacked_step import Stack, StackedStep, steps_of_each
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import LocalOptimizer
@@ -198,16 +198,17 @@ class CohortEngine:
         whole = (key, len(group), stack.pattern(), batches.width, batches.uneven, optimizer)
         step = self._steps.get(whole)
         first = group[0].work.assignment
-        rates = torch.tensor(optimizer.rates_at(first.round, first.rounds))
+        rates = optimizer.rates_at(first.round, first.rounds)
         if step is None:
-            step = StackedStep(self.algorithm, optimizer, group[0].local, stack, rates, batches.uneven, self._recorder)
+            take = steps_of_each(self.algorithm, optimizer, group[0].local)
+            step = StackedStep(stack, take, rates, self._recorder)
         else:
             step.stack.take(stack)
-            step.rates.copy_(rates, non_blocking=True)
+            step.set_rates(rates)
         # What went wrong above may have left a step half made: it is kept only now.
         self._steps[whole] = step
         seed = derive(self.seed, "cohort", group[0].local.round, *(c.local.data.name for c in group))
-        with seeded(seed, step.rates.device):
+        with seeded(seed, step.device):
             losses = torch.stack([step(*batches.at(number)) for number in range(batches.steps)])
         return self._finish(group, optimizer, step.stack, losses, batches.active)
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from fedatlas.atlas.client2vec.network import DSAIGN, decomposition_losses
 from fedatlas.atlas.client2vec.settings import IndexSettings
 from fedatlas.data.federation import Federation
-from fedatlas.engines.cuda_graph import CudaRecorder, Recorder, Replayed
+from fedatlas.engines.capture import Captured, Recorder, enqueued
+from fedatlas.engines.cuda_graph import CudaRecorder
 from fedatlas.errors import TrainingError
 from fedatlas.parts.optimizer import Adam
 from fedatlas.parts.types import Tensors
@@ -42,7 +43,7 @@ def train_globally(
     uploads = [pairs.clients[i].train for i in pairs.training_ids]
     network.train()
     mean = math.nan
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), progress, steps.take.stream():
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), progress, enqueued(recorder):
         torch.manual_seed(derive(seed, "dropout"))
         for epoch in range(1, epochs + 1):
             losses = [steps.take(batch) for batch in _batches(uploads, settings, generator(seed, "order", epoch))]
@@ -51,7 +52,6 @@ def train_globally(
                 message = f"the index's loss is {mean} (lr={settings.lr:g}). Lower the learning rate."
                 raise TrainingError(message, client="(server)", round=epoch, stage="index", code="not-finite")
             progress.advance(epoch, {})
-    steps.take.end()
     return mean
 
 
@@ -66,8 +66,11 @@ class Steps:
         self._parameters = list(named.values())
         self._adam = Adam(lr=network.settings.lr)
         self._slots = self._adam.slots(self._adam.init(named), list(named))
-        self.take = Replayed(self._step, recorder, inputs.device)
-        """Takes a step on the examples at the given positions and returns the loss before it."""
+        self._captured = Captured(recorder, inputs.device, refused={})
+
+    def take(self, own: Tensor) -> Tensor:
+        """Take a step on the examples at the given positions and return the loss before it."""
+        return self._captured(own.shape, (own,), self._step)
 
     def _step(self, own: Tensor) -> Tensor:
         network, settings = self._network, self._network.settings
