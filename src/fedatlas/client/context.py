@@ -1,4 +1,4 @@
-"""What the parts of an algorithm may see while one client trains."""
+"""The context of a training client: what the parts of an algorithm may see of it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class LocalContext:
     start: Tensors
     """The parameters as they were received."""
     notes: Memory
-    """What the server's rules told this client, by name."""
+    """The server rules' messages to this client, by name."""
     memory: Memory
-    """What this client remembers, by name; a term writes under its own name only."""
+    """The client's memory, by name; a term writes under its own name only."""
     work: LocalWork
     round: int
     lr: float
@@ -48,18 +48,18 @@ class LocalContext:
     compiled: Network | None = None
     """The model, compiled; None where it is not to be."""
     relative_rates: Mapping[str, float] = field(default_factory=dict)
-    """How many times ``lr`` parameters step at, by name, where that is not once."""
+    """By which factor a parameter's rate differs from ``lr``, by name, where it does."""
 
     def forward(self, parameters: Tensors, inputs: Tensor) -> Output:
-        """Return what the model would say with other parameters; running statistics stay as they are."""
+        """Return the model's output with other parameters; running statistics stay as they are."""
         buffers = {name: buffer.detach().clone() for name, buffer in self.buffers.items()}
         with autocast(self.work.precision, inputs.device):
             output = functional_call(self.model, {**self.parameters, **parameters, **buffers}, (inputs,))
         return widened(output)
 
     def compute(self, inputs: Tensor) -> Output:
-        """Return what the model says as it is; in training mode running statistics move."""
-        # Every other size of minibatch would be compiled anew, which takes longer than it is worth.
+        """Return the model's output; in training mode running statistics move."""
+        # Every other size of minibatch would be compiled again, which takes longer than it is worth.
         network: Network = self.eager or self.model
         if self.compiled is not None and len(inputs) == self.work.batch_size:
             network = self.compiled
@@ -96,27 +96,52 @@ def open_local(
     data: ResidentData,
     seed: int,
 ) -> LocalContext:
-    """Load the received model with the client's own parameters, and return what its terms may see."""
+    """Load the received model with the client's personal values, and return what its terms may see."""
     place = data.place if bench.personal else None
     bench.load(assignment.shared, assignment.buffers, memory.get(PERSONAL, {}), place)
     own = copies({k: w for k, w in bench.parameters.items() if k not in assignment.shared})
+    # The received tensors are never written to, so they need not be copied.
+    start = {k: own[k] if k in own else assignment.shared[k] for k in bench.parameters}
+    return build_local(
+        algorithm, work, assignment, bench, memory, data, batch_seed(seed, assignment.round, data), start
+    )
+
+
+def build_local(
+    algorithm: Algorithm,
+    work: LocalWork,
+    assignment: Assignment,
+    bench: Workbench,
+    memory: Memory,
+    data: ResidentData,
+    seed: int,
+    start: Tensors,
+) -> LocalContext:
+    """Return what a client's terms may see on a workbench that holds the ``start`` already.
+
+    ``seed`` is that of the client's batches; see ``batch_seed``.
+    """
     return LocalContext(
         model=bench.model,
         data=data,
         parameters=bench.parameters,
         buffers=bench.buffers,
-        # Nobody writes to what was received, so it need not be copied.
-        start={k: own[k] if k in own else assignment.shared[k] for k in bench.parameters},
+        start=start,
         notes=assignment.notes,
         memory=dict(memory),
         work=work,
         round=assignment.round,
         lr=algorithm.optimizer.lr_at(assignment.round, assignment.rounds),
-        seed=derive(seed, "batches", assignment.round, data.name),
+        seed=seed,
         eager=bench.eager,
         compiled=bench.compiled,
         relative_rates=bench.relative_rates,
     )
+
+
+def batch_seed(seed: int, round: int, data: ResidentData) -> int:
+    """Return the seed of a client's batches in a round."""
+    return derive(seed, "batches", round, data.name)
 
 
 def introduce_client(algorithm: Algorithm, data: ResidentData) -> Memory:

@@ -15,8 +15,7 @@ from fedatlas.client.data import ResidentData
 from fedatlas.client.machine import keep_freed_memory
 from fedatlas.client.model import PERSONAL, Workbench
 from fedatlas.client.scoring import client_score, example_rows
-from fedatlas.client.timed_training import train_timed
-from fedatlas.client.timing import Stopwatch
+from fedatlas.client.timing import Stopwatch, train_timed
 from fedatlas.client.training import ClientTraining, train_client
 from fedatlas.client.work import LocalWork
 from fedatlas.data.federation import Federation

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedatlas.client.context import LocalContext
+from fedatlas.client.context import LocalContext, batch_seed, build_local
 from fedatlas.client.data import ResidentData
 from fedatlas.client.model import OPTIMIZER, Workbench
 from fedatlas.client.runner import ClientRunner
@@ -154,7 +154,7 @@ class CohortEngine:
     def _passes(self, number: int, client: int) -> _Passes:
         """Draw what a client reads in a round."""
         data = self._data(client)
-        seed = derive(self.seed, "batches", number, data.name)
+        seed = batch_seed(self.seed, number, data)
         sizes, order = draw_order(self.work, data.num_examples, seed, self.bench.skips_single_examples)
         return _Passes(data=data, seed=seed, sizes=sizes, order=order)
 
@@ -166,23 +166,10 @@ class CohortEngine:
             bench.model.train()
         start = copies(bench.parameters)
         optimizer = bench.optimizer
-        lr, fresh = optimizer.lr_at(first.round, first.rounds), optimizer.init(bench.parameters)
+        fresh = optimizer.init(bench.parameters)
         clients = []
         for position, ((assignment, memory, _), own) in enumerate(zip(work, passes, strict=True)):
-            local = LocalContext(
-                model=bench.model,
-                data=own.data,
-                parameters=bench.parameters,
-                buffers=bench.buffers,
-                start=start,
-                notes=assignment.notes,
-                memory=dict(memory),
-                work=self.work,
-                round=assignment.round,
-                lr=lr,
-                seed=own.seed,
-                relative_rates=bench.relative_rates,
-            )
+            local = build_local(self.algorithm, self.work, assignment, bench, memory, own.data, own.seed, start)
             for term in self.algorithm.objective:
                 term.begin(local)
             state = memory.get(OPTIMIZER) or fresh
