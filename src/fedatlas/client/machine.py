@@ -1,4 +1,4 @@
-"""The memory of this process: how much the machine has, and keeping what was freed."""
+"""The memory of this machine and process: how much there is, and keeping memory that was freed."""
 
 import ctypes
 import os
@@ -20,7 +20,7 @@ def physical_memory() -> int:
 
 
 def keep_freed_memory(device: torch.device) -> bool:
-    """Tell the C library to keep what is freed for the next tensor, if a CPU computes; return whether it does.
+    """Let the C library keep freed memory for the next tensor, if a CPU computes; return whether it does.
 
     By default glibc hands large blocks back to the system and takes new ones, which the system has to clear: for the
     activations of a small convolutional network that costs a quarter of a training step, and more of an encoder's.

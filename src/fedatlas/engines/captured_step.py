@@ -1,9 +1,9 @@
 """The graph engine: a client's step is captured once and replayed; on a GPU for several clients at a time.
 
-A lane is a model of its own on a stream of its own. What a step reads and writes lies in the lane's fixed places (a
-stage); a client's values are copied there, so that one capture serves all clients and rounds. A size of minibatch is
-captured when its recorder finds that worth it; until then, and where it cannot be captured, a step runs as it is, and
-the engine says why it could not.
+A lane has its own model and its own stream. The tensors that a step reads and writes are at fixed places (a stage); a
+client's values are copied there, so that one capture serves all clients and rounds. A size of minibatch is captured
+when its recorder finds that worth it; until then, and where it cannot be captured, a step runs as it is, and the engine
+says why.
 
 The kernels are those of the plain loop, in its order, so the bits are the same.
 """
@@ -30,7 +30,7 @@ from fedatlas.parts.types import Assignment, Batch, Memory, Tensors, Upload
 MOST_LANES = 5
 """More streams gained nothing on an H200."""
 KINDS = ("start", "notes", "memory", "scratch")
-"""What a term may read of a client, beside the parameters and the batch."""
+"""The tensors of a client that a term may read, beside the parameters and the batch."""
 
 Begin = Callable[[Workbench, Assignment, Memory], ClientTraining]
 """Puts a client's parameters on a workbench and begins its training."""
@@ -49,7 +49,7 @@ class Work(NamedTuple):
 
 
 class Unknown:
-    """Stands in a capture for what differs between clients and is no tensor; whoever looks at it is not capturable."""
+    """Stands in a capture for a number that differs between clients; a step that reads it cannot be captured."""
 
     def __init__(self, title: str) -> None:
         object.__setattr__(self, "_title", title)
@@ -64,7 +64,7 @@ class Unknown:
 
 
 class Stage:
-    """Fixed places for what one kind of client brings to a step, and the captured steps that read them."""
+    """Fixed places for the values that one kind of client brings to a step, and the captured steps that read them."""
 
     def __init__(self, training: ClientTraining, recorder: Recorder, refused: dict[str, int]) -> None:
         local = training.local
@@ -106,7 +106,7 @@ class Stage:
         self._copied = {}
 
     def refresh(self, local: LocalContext) -> None:
-        """Copy what has changed since the last step: all at first, then what a term prepares for every batch."""
+        """Copy the values that changed since the last step: all at first, then those that terms prepare for a batch."""
         targets, sources = [], []
         for kind, part, name in self._read:
             source = parts_of(local, kind)[part][name]
@@ -118,7 +118,7 @@ class Stage:
             torch._foreach_copy_(targets, sources)
 
     def narrow(self, reads: Callable[[Tensor], bool]) -> None:
-        """Leave out of ``refresh`` what no captured step reads."""
+        """Leave out of ``refresh`` the values that no captured step reads."""
         self._read = [(kind, part, name) for kind, part, name in self._pairs if reads(self._places[kind][part][name])]
         self._copied = {}
 
@@ -266,7 +266,7 @@ def _land(lane: Lane, training: ClientTraining) -> Result:
 
 
 def structure(local: LocalContext, state: Tensors) -> Hashable:
-    """Return the names, shapes and types of what a step reads of a client; those of one structure share graphs."""
+    """Return names, shapes and types of the tensors that a step reads; clients of one structure share captures."""
     read = [
         (kind, part, name, tensor.shape, tensor.dtype)
         for kind in KINDS
@@ -277,7 +277,7 @@ def structure(local: LocalContext, state: Tensors) -> Hashable:
 
 
 def parts_of(local: LocalContext, kind: str) -> Memory:
-    """Return what terms may read of one kind, by part and name."""
+    """Return the tensors of one kind that terms may read, by part and name."""
     return {"": local.start} if kind == "start" else cast(Memory, getattr(local, kind))
 
 

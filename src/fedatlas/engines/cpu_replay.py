@@ -1,8 +1,8 @@
 """A step on a CPU, recorded once and replayed: the same kernels in the same order, without what Python does between.
 
 A small network's step is a few dozen small operations, and building the graph of its derivatives costs as much as they
-do. The tape notes the operations that a step came down to, its derivatives' too. A replay runs them again on the same
-tensors, in torch's own interpreter, and is taken only if it gave the recorded step's bits.
+do. The tape notes all operations of a step, those of its derivatives too. A replay runs them again on the same tensors,
+in torch's interpreter, and is used only if it gave the recorded step's bits.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedatlas.engines.capture import UncapturableError
 
 MOST_CALLS = 2000
-"""Operations of a step that is recorded."""
+"""Operations that a recorded step may have."""
 MOST_SECONDS = 0.004
-"""How long a step may take that is recorded: what Python does between is nothing beside a longer one."""
+"""How long a recorded step may take: in a longer one, Python's share is too small to matter."""
 PATIENCE = 50
-"""Steps of a kind before it is recorded, times the recordings that there will be then: a recording takes about as long
-as it saves in twice so many steps, and a rate that falls every round would need a new one each time."""
+"""Steps of a kind before it is recorded, times the number of the recording: a recording takes about as long as it saves
+in twice so many steps, and a rate that falls every round would need a new one each time."""
 
 
 class TapeRecorder:
-    """Records steps on a CPU; see ``recorders.Recorder``."""
+    """Records steps on a CPU; see ``capture.Recorder``."""
 
     def __init__(self, patience: int = PATIENCE, most_seconds: float = MOST_SECONDS) -> None:
         self._patience, self._most_seconds = patience, most_seconds
@@ -38,7 +38,7 @@ class TapeRecorder:
         self._captures = 0
 
     def stream(self) -> AbstractContextManager[object]:
-        """Return the context in which the interpreter runs what is written, and optimises nothing."""
+        """Return the context in which the interpreter runs the operations as written, and optimises nothing."""
         return torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
 
     def begin(self) -> None:
@@ -48,19 +48,19 @@ class TapeRecorder:
         """Do nothing."""
 
     def room(self) -> bool:
-        """Tell that there is no second lane: processes take that part."""
+        """Return false: worker processes do what more lanes would."""
         return False
 
     def worth(self, steps: int, seconds: float) -> bool:
-        """Tell whether steps of a kind that were taken so often, in so long a time, are quick and many."""
+        """Return whether the steps of a kind, taken ``steps`` times in ``seconds``, are quick and many."""
         return steps >= self._patience * (self._captures + 1) and seconds <= self._most_seconds * steps
 
     def reads(self, place: Tensor) -> bool:
-        """Tell whether a captured step reads or writes a tensor."""
+        """Return whether a captured step reads or writes a tensor."""
         return id(place) in self._read
 
     def capture(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Return how to replay a function; each replay returns a result of its own."""
+        """Return how to replay a function; each replay returns a new tensor."""
         tape, random = _Tape(), torch.get_rng_state()
         try:
             with tape:
@@ -71,7 +71,7 @@ class TapeRecorder:
             torch.set_rng_state(random)
             found = [*places, script(*places)]
             if not all(map(_same, found, expected)):
-                raise UncapturableError("a replay on the CPU would not give the same bits")
+                raise UncapturableError("a replay on the CPU would not give the same bits", code="uncapturable")
         finally:
             tape.rewind()
             torch.set_rng_state(random)
@@ -84,7 +84,7 @@ _BY_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 class _Tape(TorchDispatchMode):
-    """Notes operations, what they read that came from outside, and what that was before."""
+    """Notes operations, the tensors from outside that they read, and the values of those before the step."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -96,7 +96,7 @@ class _Tape(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Nobody compiles here; torch would otherwise load its compiler, which takes a second, to make sure.
+        # Nothing is compiled here; torch would otherwise load its compiler, which takes a second, to make sure.
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -106,12 +106,14 @@ class _Tape(TorchDispatchMode):
         for value in given:
             if isinstance(value, Tensor) and id(value) not in self._made and id(value) not in self._before:
                 if value.untyped_storage()._cdata in self._storages:
-                    raise UncapturableError(f"{func} reads what the step made, by another way")
+                    text = f"{func} reads what the step made, by another way"
+                    raise UncapturableError(text, code="uncapturable", got=str(func))
                 self._before[id(value)] = value.detach().clone()
                 self.outside.append(value)
         result = func(*args, **kwargs)
         if len(self._calls) >= MOST_CALLS:
-            raise UncapturableError(f"the step is more than {MOST_CALLS} operations")
+            text = f"the step is more than {MOST_CALLS} operations"
+            raise UncapturableError(text, code="uncapturable", most=MOST_CALLS)
         self._calls.append((func, args, kwargs, result))
         known = {value.untyped_storage()._cdata for value in self.outside}
         for value in pytree.tree_leaves(result):
@@ -122,12 +124,12 @@ class _Tape(TorchDispatchMode):
         return result
 
     def rewind(self) -> None:
-        """Give what came from outside the values it had before the step."""
+        """Give the tensors from outside the values that they had before the step."""
         for tensor in self.outside:
             tensor.detach().copy_(self._before[id(tensor)])
 
     def script(self, result: Tensor) -> Callable[..., Tensor]:
-        """Return the operations as a function of what came from outside, in its order."""
+        """Return the operations as a function of the tensors from outside, in their order."""
         names = {id(one): f"place_{i}" for i, one in enumerate(self.outside)}
         lines = [f"def step({', '.join(names.values())}):"]
         for number, (func, args, kwargs, made) in enumerate(self._calls):
@@ -141,7 +143,7 @@ class _Tape(TorchDispatchMode):
                 names.setdefault(id(one), target)
         lines.append(f"    return {names[id(result)]}")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch would rather have its newer ways used, which take longer to begin
+            warnings.simplefilter("ignore")  # torch recommends its newer interfaces, which take longer to start
             try:
                 return torch.jit.CompilationUnit("\n".join(lines) + "\n").step  # type: ignore[no-any-return]
             except RuntimeError as error:
@@ -149,7 +151,7 @@ class _Tape(TorchDispatchMode):
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors hold the same bits."""
+    """Return whether two tensors hold the same bits."""
     first, second = (tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other))
     return torch.equal(first, second)
 
@@ -165,14 +167,14 @@ def _lines(func: Any, args: Any, kwargs: Any, targets: list[str], listed: bool, 
         calls = []
         for i in range(len(args[0])):
             own = {title: value[i] if isinstance(value, list | tuple) else value for title, value in given.items()}
-            told = [
+            written = [
                 f"{title}={value!r}" if title in ("alpha", "value") else _written(value, "number", names)
                 for title, value in own.items()
             ]
-            calls.append(f"torch.ops.aten.{operation}({', '.join(told)})")
+            calls.append(f"torch.ops.aten.{operation}({', '.join(written)})")
         return [f"{target} = {call}" for target, call in zip(targets, calls, strict=True)] if targets else calls
-    told = [f"{title}={_written(value, schema[title], names)}" for title, value in given.items()]
-    call = f"torch.ops.aten.{name}({', '.join(told)})"
+    written = [f"{title}={_written(value, schema[title], names)}" for title, value in given.items()]
+    call = f"torch.ops.aten.{name}({', '.join(written)})"
     if listed:
         first = targets[0].rpartition("_")[0]
         return [f"{first} = {call}", *(f"{target} = {first}[{i}]" for i, target in enumerate(targets))]
@@ -199,10 +201,11 @@ def _written(value: Any, kind: str, names: Mapping[int, str]) -> str:
 
 
 def _check(func: Any, given: list[Any]) -> None:
-    """Refuse an operation whose result Python looks at, or which a replay could not repeat."""
+    """Raise an error if Python looks at an operation's result, or if a replay could not repeat it."""
     picks = func is torch.ops.aten.index.Tensor
     by_mask = picks and any(isinstance(v, Tensor) and v.dtype in (torch.bool, torch.uint8) for v in given[1:])
     if by_mask or (not picks and not _BY_VALUES.isdisjoint(func.tags)):
-        raise UncapturableError(f"what the step does depends on values: {func}")
+        text = f"what the step does depends on values: {func}"
+        raise UncapturableError(text, code="uncapturable", got=str(func))
     if any(isinstance(value, torch.Generator) for value in given):
-        raise UncapturableError(f"{func} draws from a generator of its own")
+        raise UncapturableError(f"{func} draws from its own generator", code="uncapturable", got=str(func))

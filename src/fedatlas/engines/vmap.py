@@ -3,7 +3,7 @@
 For small models, where one client's step is too little work for the machine. Clients of unequal sizes are padded: an
 example that is not there weighs nothing, and a client that has ended keeps what it has. On a GPU the step is captured
 as a graph. Products over stacked parameters add in another order than a client's own, so results agree with the plain
-loop to rounding only. What cannot be stacked goes to another engine, and the record says why.
+loop to rounding only. Clients that cannot be stacked go to another engine, and the record says why.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def why_not_stacked(algorithm: Algorithm, bench: Workbench) -> str | None:
 
 
 def can_pad(algorithm: Algorithm, model: nn.Module) -> bool:
-    """Tell whether examples of weight nothing leave no trace: not in a loss, nor in a norm over the batch."""
+    """Return whether examples of weight zero leave no trace: not in a loss, nor in a norm over the batch."""
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
         return False
     return all(type(term).loss is Term.loss or term.weighs_examples for term in algorithm.objective)
 
 
 def gains_from_stacking(runner: ClientRunner) -> bool:
-    """Tell whether a GPU is expected to be quicker with stacked clients: small models, clients of like sizes."""
+    """Return whether a GPU is expected to be quicker with stacked clients: small models, clients of like sizes."""
     bench, work = runner.bench, runner.work
     sizes = [len(runner.federation.clients[i].train) for i in runner.federation.training_ids]
     steps = [work.steps or work.epochs * math.ceil(size / work.batch_size) for size in sizes]
@@ -70,7 +70,7 @@ def gains_from_stacking(runner: ClientRunner) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Passes:
-    """What a client reads in a round: the sizes of its minibatches, and its examples one after another."""
+    """A client's minibatches of a round: their sizes, and the examples one after another."""
 
     data: ResidentData
     seed: int
@@ -152,7 +152,7 @@ class CohortEngine:
         return trained
 
     def _passes(self, number: int, client: int) -> _Passes:
-        """Draw what a client reads in a round."""
+        """Draw a client's minibatches of a round."""
         data = self._data(client)
         seed = batch_seed(self.seed, number, data)
         sizes, order = draw_order(self.work, data.num_examples, seed, self.bench.skips_single_examples)
