@@ -4,16 +4,54 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from fedatlas.adapting.export import about_network, export_onnx, save_personalised
+from fedatlas.client.runner import ClientRunner
+from fedatlas.data.federation import Federation
+from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.types import ClientScore, Tensors
+from fedatlas.runs.run import Run
 
-if TYPE_CHECKING:
-    from fedatlas.adapting.adapter import Adapter
+
+class OpenedRun(Protocol):
+    """The run that was adapted, with its network and its clients; an ``Adapter`` is one."""
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        ...
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The run's algorithm."""
+        ...
+
+    @property
+    def federation(self) -> Federation:
+        """The clients that can be adapted to."""
+        ...
+
+    @property
+    def runner(self) -> ClientRunner:
+        """What trains and tests these clients."""
+        ...
+
+    @property
+    def embedding_name(self) -> str | None:
+        """The name of the client's embedding among the personal parameters, where it has one."""
+        ...
+
+    def personalised(self, personal: Tensors) -> nn.Module:
+        """Return a client's network with plain layers."""
+        ...
+
+    def position(self, client: str | int | None) -> int:
+        """Return a client's position by its name."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,7 +83,7 @@ class Adapted:
     """The size of the shared model, which the client must have."""
     bytes_sent: int = 0
     """Nothing leaves the client."""
-    adapter: Adapter
+    adapter: OpenedRun
 
     def __repr__(self) -> str:
         tuned = f"{self.num_tuned:,} numbers tuned on {self.num_examples:,} examples"
