@@ -34,6 +34,7 @@ benchmark: $(VENV)/ready
 
 # Trains every algorithm with the commit BASE and with this tree, and compares what they leave, byte for byte.
 same-bits: $(VENV)/ready
+	@test -n "$(BASE)" || { echo "Name the commit: make same-bits BASE=COMMIT"; exit 2; }
 	$(BIN)/python benchmarks/same_bits.py --base $(BASE)
 
 # torch comes first and pinned: asked for later, as a range, pip would take a build with gigabytes of CUDA.
