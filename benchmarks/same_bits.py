@@ -85,7 +85,7 @@ cohort = 3
 batch_size = 8
 evaluate_every = 2
 precision = "bfloat16"
-augment = { flip = true, crop = 2 }
+augment = { padding = 2, rotate = 0.3, erase = 0.3 }
 equal_weights = true
 test_own = true
 memory_limit = 0.0001
