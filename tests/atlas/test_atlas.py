@@ -246,13 +246,13 @@ def test_a_file_that_was_altered_or_cut_short_is_refused(tmp_path: Path) -> None
     with pytest.raises(DataError, match="altered"):
         Atlas.load(path)
     path.write_bytes(content[:-8])
-    with pytest.raises(DataError, match="no whole safetensors file"):
+    with pytest.raises(DataError, match="not a whole safetensors file"):
         Atlas.load(path)
 
 
 def test_a_file_that_is_no_atlas_is_refused(tmp_path: Path) -> None:
     save_file({"weight": torch.ones(3)}, tmp_path / "model.safetensors")
-    with pytest.raises(DataError, match="no atlas of the form"):
+    with pytest.raises(DataError, match="not an atlas of the form"):
         Atlas.load(tmp_path / "model.safetensors")
     with pytest.raises(DataError, match="there is no atlas at"):
         Atlas.load(tmp_path / "nothing.safetensors")

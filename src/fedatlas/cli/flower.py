@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedatlas.cli.options import SetOption
-from fedatlas.cli.terminal import friendly, output
+from fedatlas.cli.terminal import friendly, output, print_rows
 from fedatlas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -199,9 +199,16 @@ def demo(
     """A server and six nodes on this machine: an atlas, a training, a late joiner, and what each party sent."""
     with friendly():
         _need_flower()
-        from fedatlas.flower.deploy.demo import run_deploy_demo
+        from fedatlas.flower.deploy.demo import run_deploy_demo, traffic_rows
 
-        run_deploy_demo(folder, rounds=rounds)
+        def say(text: str) -> None:
+            output.print(text, highlight=False, soft_wrap=True)
+
+        run = run_deploy_demo(folder, rounds=rounds, say=say)
+        print_rows(
+            traffic_rows(run), "bytes from the client's side; accuracies in percent, on each client's own test part"
+        )
+        say(f"run: {run.folder}\nreport: {run.report()}")
 
 
 def _need_flower() -> None:

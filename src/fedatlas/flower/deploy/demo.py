@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from fedatlas.cli.terminal import output, print_rows
 from fedatlas.config.config import Config
 from fedatlas.data import ByDomain, Federation, federate, load_dataset
 from fedatlas.errors import RunFolderError
@@ -51,8 +51,8 @@ def demo_config(names: list[str], rounds: int) -> Config:
     )
 
 
-def run_deploy_demo(folder: Path, *, rounds: int = 3) -> Run:
-    """Start a SuperLink and five SuperNodes, train, let a sixth join late and adapt, and print what each party sent."""
+def run_deploy_demo(folder: Path, *, rounds: int = 3, say: Callable[[str], None] = print) -> Run:
+    """Start a SuperLink and five SuperNodes, train, let a sixth join late and adapt, and return the run."""
     folder = folder.resolve()
     if folder.exists() and any(folder.iterdir()):
         raise RunFolderError(
@@ -63,24 +63,21 @@ def run_deploy_demo(folder: Path, *, rounds: int = 3) -> Run:
     for i, name in enumerate(names):
         write_pictures(federation, i, folder / "data" / name)
     app = write_app(folder / "app", demo_config(names[:-1], rounds), run_folder=folder / "run")
-    _say(f"six folders of digits in {folder / 'data'}, an app in {app}")
+    say(f"six folders of digits in {folder / 'data'}, an app in {app}")
     with LocalFederation(folder / "network", nodes=names) as local:
-        _say(f"a SuperLink on {local.address} with TLS; six keys registered, logs in {folder / 'network' / 'logs'}")
+        say(f"a SuperLink on {local.address} with TLS; six keys registered, logs in {folder / 'network' / 'logs'}")
         for name in names[:-1]:
             local.start_node(name, data=str(folder / "data" / name), domain=name.removesuffix("-0"))
-        _say("five nodes started; they make the atlas and train (a minute or two)")
+        say("five nodes started; they make the atlas and train (a minute or two)")
         local.run(app)
         local.start_node(LATE, data=str(folder / "data" / LATE))
-        _say("the sixth node joins late and adapts the model at home")
+        say("the sixth node joins late and adapts the model at home")
         local.run(app, task="adapt")
-    run = Run(folder / "run")
-    print_traffic(run)
-    _say(f"run: {run.folder}\nreport: {run.report()}")
-    return run
+    return Run(folder / "run")
 
 
-def print_traffic(run: Run) -> None:
-    """Print what each party got and sent, over all rounds, and how well it is served."""
+def traffic_rows(run: Run) -> list[dict[str, str]]:
+    """Return the bytes that each client got and sent over all rounds, and its accuracy in percent."""
     before = json.loads((run.folder / "before.json").read_text())["bytes"]
     last = {entry["client"]: entry for entry in run.clients if "accuracy" in entry}
     rows = []
@@ -114,8 +111,4 @@ def print_traffic(run: Run) -> None:
                 "accuracy": f"{100 * record['accuracy_before']:.1f} to {100 * record['accuracy_after']:.1f}",
             }
         )
-    print_rows(rows, "bytes from the client's side; accuracies in percent, on each client's own test part")
-
-
-def _say(text: str) -> None:
-    output.print(text, highlight=False, soft_wrap=True)
+    return rows
