@@ -164,24 +164,23 @@ def train_in_time(
     config: Config, federation: Federation, algorithm: Algorithm, options: Options, *, folder: Path, progress: Progress
 ) -> Run:
     """Train what a config says, or go on with what is in the folder; when the deadline passes, the run ends early."""
-    settings = config.run_settings()
-    try:
-        return train_run(
+    with _Patience(options) as patience:
+        run = train_run(
             federation,
             algorithm,
-            settings,
+            config.run_settings(),
             device=options.device,
             workers=options.workers,
             folder=folder,
             resume=(folder / "resolved.json").exists(),
             overwrite=False,
-            progress=_InTime(progress, settings.plan.rounds, options),
+            progress=progress,
             config=config.to_toml(),
+            stop=lambda round: patience.ended,
         )
-    except KeyboardInterrupt:
-        if not late(options):
-            raise
-        return Run(folder)
+    if patience.interrupted:
+        raise KeyboardInterrupt
+    return run
 
 
 def late(options: Options) -> bool:
@@ -191,46 +190,37 @@ def late(options: Options) -> bool:
 
 
 @dataclass(eq=False)
-class _InTime:
-    """A bar that ends a training between two rounds, when the deadline has passed or at the first Ctrl-C.
+class _Patience:
+    """Lets a training end between two rounds, when the deadline has passed or at the first Ctrl-C.
 
-    In the middle of a round what clients keep is of two rounds, and all since the last checkpoint would be lost.
+    In the middle of a round the clients' memory is of two rounds, and all since the last checkpoint would be lost.
     """
 
-    bar: Progress
-    rounds: int
     options: Options
-    stopped: bool = False
+    interrupted: bool = False
     before: Any = None
-    """What handled Ctrl-C before."""
+    """The handler of Ctrl-C before."""
 
     def __enter__(self) -> Self:
         if current_thread() is main_thread():
-            self.before = signal.signal(signal.SIGINT, self._stop)
-        self.bar.__enter__()
+            self.before = signal.signal(signal.SIGINT, self._interrupt)
         return self
 
-    def __exit__(self, *details: object) -> None:
-        self.bar.__exit__(*details)
+    def __exit__(self, *_: object) -> None:
         if self.before is not None:
             signal.signal(signal.SIGINT, self.before)
 
-    def _stop(self, *_: object) -> None:
-        if self.stopped:
+    @property
+    def ended(self) -> bool:
+        """Whether the training shall stop."""
+        return self.interrupted or late(self.options)
+
+    def _interrupt(self, *_: object) -> None:
+        if self.interrupted:
             raise KeyboardInterrupt
-        self.stopped = True
+        self.interrupted = True
         # Not print: the signal may have come in the middle of one.
         os.write(2, b"\nStopping at the end of this round; Ctrl-C once more stops at once.\n")
-
-    def start_from(self, round: int) -> None:
-        """Begin after a round that was played before."""
-        self.bar.start_from(round)
-
-    def advance(self, round: int, metrics: Mapping[str, Any]) -> None:
-        """Show a round, and stop if it is late or was asked for."""
-        self.bar.advance(round, metrics)
-        if self.stopped or (round < self.rounds and late(self.options)):
-            raise KeyboardInterrupt  # the one way in which a training saves before it ends
 
 
 def run_figures(run: Run) -> Numbers:

@@ -18,6 +18,7 @@ from fedatlas.atlas.grouping import cluster_accuracy
 from fedatlas.config.config import Config
 from fedatlas.data import Federation
 from fedatlas.runs.run import Run
+from papers.kept_results import write_result
 from papers.tables import UNFINISHED, Numbers, Task, late, train_in_time
 
 NORMS = {"first": "bn1", "12th": "layer3.0.bn2", "last": "head_norm"}
@@ -133,7 +134,7 @@ def adapted_figures(task: Task, run: Run, federation: Federation) -> Numbers:
         results = adapter.adapt_all(**plan, evaluate_every=every)
         places = _atlases(task, run, results)
         done = {"round": rounds, "clients": [one.describe() for one in results], "groups": places}
-        _keep(kept, done)
+        write_result(kept, done)
     numbers = {**client_figures(done["clients"]), **done["groups"]}
     if "few" not in task.settings:
         return numbers
@@ -143,7 +144,7 @@ def adapted_figures(task: Task, run: Run, federation: Federation) -> Numbers:
         _check_time(task)
         say(task, f"client training with {task.settings['few']} images")
         done = {"round": rounds, "few": few_images(adapter, task.settings["few"], plan)}
-        _keep(kept, done)
+        write_result(kept, done)
     return {**numbers, "few": done["few"]}
 
 
@@ -230,9 +231,3 @@ def _kept(path: Path, rounds: int) -> dict[str, Any] | None:
     """Return what was kept of a training of so many rounds; None where there is nothing, or it is of fewer."""
     content: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
     return content if content.get("round") == rounds else None
-
-
-def _keep(path: Path, content: Any) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=1))
-    partial.replace(path)

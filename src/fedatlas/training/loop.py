@@ -50,14 +50,16 @@ class TrainingLoop:
         self._unwritten = put_off
         self._watch = Stopwatch()
 
-    def run(self) -> None:
-        """Play the rounds that are left."""
+    def run(self, stop: Callable[[int], bool] | None = None) -> None:
+        """Play the rounds that are left, or until ``stop`` says so after a round, by its number."""
         self.writer.begin()
         self._restore()
         try:
             with self.progress:
                 for found in self._rounds():
                     self._finish(found)
+                    if stop is not None and stop(found.record.round):
+                        break
         except (KeyboardInterrupt, TrainingError):
             # The clients' memory and the server's state belong together only at the end of a round.
             self._write_up()

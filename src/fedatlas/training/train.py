@@ -6,6 +6,7 @@ import hashlib
 import numbers
 import tempfile
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -124,8 +125,12 @@ def train_run(
     overwrite: bool,
     progress: Progress,
     config: str | None = None,
+    stop: Callable[[int], bool] | None = None,
 ) -> Run:
-    """Train as ``train`` does, from settings that are already objects; ``config`` is the TOML they came from."""
+    """Train as ``train`` does, from settings that are already objects; ``config`` is the TOML they came from.
+
+    ``stop`` is asked after each round, with its number, whether the run shall end there; it can be resumed.
+    """
     plan, seeds = settings.plan, settings.seeds
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
@@ -159,7 +164,7 @@ def train_run(
                     writer,
                     progress,
                     put_off=lambda: write_portraits(federation, folder),
-                ).run()
+                ).run(stop)
         finally:
             writer.close()
     return Run(folder)
