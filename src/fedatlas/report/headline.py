@@ -74,18 +74,10 @@ def _figure_card(column: Column, groups: Sequence[Group]) -> str:
         return _card(title, "–", "no evaluation yet")
     pick = min if column.lower_is_better else max
     group, spread = pick(found, key=lambda pair: pair[1].mean)
-    notes = {
-        "accuracy": "weighed by test examples",
-        "domain mean": "every domain counts alike",
-        "sigma_type": "spread over domains",
-        "sigma_client": "spread over clients",
-        "held out": "clients that never trained",
-        "worst client": "accuracy of the worst client",
-    }
-    note = worst_domains(group) if column.title == "worst domain" else notes[column.title]
+    note = column.note or worst_domains(group)
     if len(groups) > 1:
         title = f"{'lowest' if column.lower_is_better else 'best'} {title}"
-        note = group.label + (f", on {note}" if column.title == "worst domain" else "")
+        note = group.label + ("" if column.note else f", on {note}")
     return _card(title, _percent(spread), note)
 
 

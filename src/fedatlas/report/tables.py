@@ -21,6 +21,10 @@ class Column:
     read: Callable[[Run], float | None]
     lower_is_better: bool = False
     form: Callable[[float], str] = lambda value: f"{100 * value:.2f}"
+    note: str = ""
+    """What it means, in a few words; empty where the report finds words in the runs."""
+    always: bool = False
+    """Whether it is shown where no run has it."""
 
     def cell(self, group: Group) -> str:
         """Return the figure as text, a dash where the runs do not have it."""
@@ -56,24 +60,23 @@ def seconds(value: float) -> str:
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
-ACCURACY = Column("accuracy", last_metric("accuracy"))
+ACCURACY = Column("accuracy", last_metric("accuracy"), note="weighed by test examples", always=True)
 COLUMNS = (
     ACCURACY,
-    Column("domain mean", last_metric("domain_mean")),
+    Column("domain mean", last_metric("domain_mean"), note="every domain counts alike"),
     Column("worst domain", last_metric("worst_domain")),
-    Column("sigma_type", last_metric("sigma_type"), lower_is_better=True),
-    Column("sigma_client", last_metric("sigma_client"), lower_is_better=True),
-    Column("worst client", last_metric("worst_client")),
-    Column("held out", last_metric("accuracy", "held_out")),
-    Column("best", best_accuracy),
+    Column("sigma_type", last_metric("sigma_type"), lower_is_better=True, note="spread over domains"),
+    Column("sigma_client", last_metric("sigma_client"), lower_is_better=True, note="spread over clients", always=True),
+    Column("worst client", last_metric("worst_client"), note="accuracy of the worst client", always=True),
+    Column("held out", last_metric("accuracy", "held_out"), note="clients that never trained"),
+    Column("best", best_accuracy, always=True),
 )
 SECONDS = Column("seconds", lambda run: run.seconds if run.timings else None, lower_is_better=True, form=seconds)
-ALWAYS = ("accuracy", "sigma_client", "worst client", "best")
 
 
 def shown_columns(groups: Sequence[Group]) -> list[Column]:
     """Return the columns that mean something for these runs: no domains, no domain mean."""
-    return [c for c in COLUMNS if c.title in ALWAYS or any(group.spread(c.read) for group in groups)]
+    return [c for c in COLUMNS if c.always or any(group.spread(c.read) for group in groups)]
 
 
 def results_table(runs: Sequence[Run]) -> list[dict[str, str]]:
