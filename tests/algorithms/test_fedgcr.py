@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from engines.test_captured_step import Rerun
+from engines.test_captured_step import StagedEngine
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedgc import ADAMW, Customized, GroupCentres, GroupCustomization, fedgc
 from fedatlas.algorithms.fedgcr import fedgcr
 from fedatlas.algorithms.fedgr import FixedGroups, GroupLoss, TypeGroups, TypeVector, fedgr
 from fedatlas.client.work import LocalWork
-from fedatlas.engines.captured_step import GraphEngine
 from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import UsageError
 from fedatlas.models.prompted import CustomizedClassifier
@@ -170,10 +169,10 @@ def test_captured_steps_give_the_bits_of_the_plain_loop_and_pass_no_image_again(
         with Simulator(algorithm, model, image_federation(), work=work, workers=1, engine="loop") as simulator:
             runner = simulator.runner
             if staged:
-                simulator.graphs = GraphEngine(runner.bench, runner.begin, Rerun, most_lanes=1)
+                simulator.trainer = StagedEngine(runner, most_lanes=1)
             for found in play_rounds(algorithm, simulator, rounds=3, cohort_size=5, seed=0):
                 state = found.state
-        assert simulator.graphs is None or simulator.graphs.refused == {}
+        assert simulator.fallbacks() == {}
         states.append(state.shared)
         passed.append(count[0])
     assert same_bits(*states)

@@ -4,7 +4,7 @@ What a real graph would bake in (a client's own numbers) is refused in the same 
 go wrong on a GPU. Real graphs are compared with the plain loop where there is a GPU.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,9 +16,12 @@ from atlases import random_atlas
 from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg, moon, standalone
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.client.context import LocalContext
+from fedatlas.client.runner import ClientRunner
 from fedatlas.client.work import LocalWork
-from fedatlas.engines.captured_step import GraphEngine
+from fedatlas.engines.engine import Engine, Result, Work
+from fedatlas.engines.graph import Lanes
 from fedatlas.engines.simulator import Simulator
+from fedatlas.engines.workers import TaskRunner
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
@@ -37,6 +40,24 @@ class Rerun(Again):
     def capture(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
         Rerun.all_captures += 1
         return super().capture(function)
+
+
+class StagedEngine(Engine):
+    """Trains on lanes that a CPU has by this file's recorder."""
+
+    def __init__(self, runner: ClientRunner, most_lanes: int) -> None:
+        self.lanes = Lanes(runner, Rerun, most_lanes)
+
+    @classmethod
+    def preference(cls, tasks: TaskRunner) -> int:
+        return 0
+
+    def train(self, work: Sequence[Work]) -> Iterator[tuple[int, Result]]:
+        return self.lanes.train(work)
+
+    @property
+    def fallbacks(self) -> Mapping[str, int]:
+        return self.lanes.fallbacks
 
 
 class Plain(nn.Module):
@@ -60,8 +81,7 @@ def _rounds(
     model = algorithm.extend(network())
     with Simulator(algorithm, model, federation, work=work, workers=1, engine="loop") as simulator:
         if staged:
-            runner = simulator.runner
-            simulator.graphs = GraphEngine(runner.bench, runner.begin, Rerun, lanes)
+            simulator.trainer = StagedEngine(simulator.runner, lanes)
         for found in play_rounds(algorithm, simulator, rounds=3, cohort_size=4, seed=0):
             state = found.state
     return state, simulator.memory, simulator
@@ -78,9 +98,9 @@ def test_staged_steps_give_the_bits_of_the_plain_loop(name: str) -> None:
     before = Rerun.all_captures
     staged, kept, simulator = _rounds(algorithm, staged=True)
     assert Rerun.all_captures > before
-    assert simulator.graphs is not None
-    assert simulator.graphs.refused == {}
-    assert simulator.graphs.lanes == 3
+    assert simulator.fallbacks() == {}
+    assert isinstance(simulator.trainer, StagedEngine)
+    assert len(simulator.trainer.lanes) == 3
     assert same_bits(plain.shared, staged.shared)
     assert same_bits(plain.buffers, staged.buffers)
     assert remembered.keys() == kept.keys()
@@ -95,8 +115,7 @@ def test_an_atlas_is_used_in_staged_steps_to_the_same_bits(personal: bool) -> No
     algorithm = client2vec(moon(), atlas, train=True, personal=personal)
     plain, remembered, _ = _rounds(algorithm, staged=False)
     staged, kept, simulator = _rounds(algorithm, staged=True)
-    assert simulator.graphs is not None
-    assert simulator.graphs.refused == {}
+    assert simulator.fallbacks() == {}
     assert same_bits(plain.shared, staged.shared)
     assert all(same_bits(own, kept[c][part]) for c, memory in remembered.items() for part, own in memory.items())
 
@@ -132,8 +151,7 @@ def test_a_term_that_reads_its_client_falls_back_to_the_loop_and_says_so(monkeyp
     monkeypatch.setattr(Rerun, "capture", lambda _, function: function())  # a real capture reads it once
     staged, _, simulator = _rounds(algorithm, staged=True, network=Plain)
     assert same_bits(plain.shared, staged.shared)
-    assert simulator.graphs is not None
-    assert simulator.graphs.refused == {"a term reads local.data in its step": 1}
+    assert simulator.fallbacks() == {"a term reads local.data in its step": 1}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -149,6 +167,6 @@ def test_real_graphs_give_the_bits_of_the_plain_loop(name: str) -> None:
         with Simulator(algorithm, network, federation, work=work, device="cuda", engine=engine) as simulator:
             for found in play_rounds(algorithm, simulator, rounds=3, cohort_size=4, seed=0):
                 state = found.state
-        assert simulator.graphs is None or simulator.graphs.refused == {}
+        assert simulator.fallbacks() == {}
         states.append(state)
     assert same_bits(states[0].shared, states[1].shared)

@@ -12,7 +12,7 @@ from fedatlas.algorithms import build_algorithm, fedavg
 from fedatlas.algorithms.fedpce import Group, Grouped
 from fedatlas.client.work import LocalWork
 from fedatlas.engines import vmap as cohorts
-from fedatlas.engines.simulator import Engine, Simulator
+from fedatlas.engines.simulator import Simulator
 from fedatlas.engines.stacked_convolution import stacked_convolution
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
@@ -41,7 +41,7 @@ class Smooth(nn.Module):
 
 
 def _rounds(
-    algorithm: Algorithm, engine: Engine, network: Callable[[], nn.Module] = Smooth, work: LocalWork | None = None
+    algorithm: Algorithm, engine: str, network: Callable[[], nn.Module] = Smooth, work: LocalWork | None = None
 ) -> tuple[ServerState, list[RoundRecord], Simulator]:
     torch.manual_seed(0)
     model = algorithm.extend(network())
@@ -103,8 +103,8 @@ def test_groups_of_other_rates_step_together_in_one_step_for_all_rounds(base: Lo
         grouped = Grouped(base=replace(base, schedule=schedule), groups=(Group(of=Head, lr=0.2),))
         simulator = _agree(fedavg().with_optimizer(grouped), network=network)
         assert simulator.fallbacks() == {}
-        assert simulator.cohorts is not None
-        steps.append(len(simulator.cohorts._steps))
+        assert isinstance(simulator.trainer, cohorts.VmapEngine)
+        steps.append(len(simulator.trainer.stacked._steps))
     assert steps[0] == steps[1]
 
 
@@ -202,13 +202,13 @@ class Late(Uniform):
 @pytest.mark.parametrize("norm", [False, True])
 def test_minibatches_made_ready_in_the_round_before_change_no_bit(norm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    real = cohorts.CohortEngine._passes
+    real = cohorts.StackedTraining._passes
 
-    def counted(engine: cohorts.CohortEngine, number: int, client: int) -> cohorts._Passes:
+    def counted(engine: cohorts.StackedTraining, number: int, client: int) -> cohorts._Passes:
         made.append(number)
         return real(engine, number, client)
 
-    monkeypatch.setattr(cohorts.CohortEngine, "_passes", counted)
+    monkeypatch.setattr(cohorts.StackedTraining, "_passes", counted)
     ends = []
     for sampler in (Uniform(), Late()):
         state, records, simulator = _rounds(replace(fedavg(), sampler=sampler), "vmap", lambda: Smooth(norm=norm))

@@ -1,19 +1,18 @@
-"""The graph engine: a client's step is captured once and replayed; on a GPU for several clients at a time.
+"""A client's step that is captured once and replayed.
 
 A lane has its own model and its own stream. The tensors that a step reads and writes are at fixed places (a stage); a
 client's values are copied there, so that one capture serves all clients and rounds. A size of minibatch is captured
-when its recorder finds that worth it; until then, and where it cannot be captured, a step runs as it is, and the engine
-says why.
+when its recorder finds that worth it; until then, and where it cannot be captured, a step runs as it is, and the lane
+notes why.
 
 The kernels are those of the plain loop, in its order, so the bits are the same.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -25,27 +24,10 @@ from fedatlas.client.training import ClientTraining, Look
 from fedatlas.engines.capture import Captured, Graph, Recorder, UncapturableError, Values
 from fedatlas.models.frozen_outputs import follow
 from fedatlas.parts.optimizer import Rate
-from fedatlas.parts.types import Assignment, Batch, Memory, Tensors, Upload
+from fedatlas.parts.types import Batch, Memory, Tensors, Upload
 
-MOST_LANES = 5
-"""More streams gained nothing on an H200."""
 KINDS = ("start", "notes", "memory", "scratch")
 """The tensors of a client that a term may read, beside the parameters and the batch."""
-
-Begin = Callable[[Workbench, Assignment, Memory], ClientTraining]
-"""Puts a client's parameters on a workbench and begins its training."""
-
-
-Result = tuple[Upload, Memory]
-"""A client's upload, and its memory after the round."""
-
-
-class Work(NamedTuple):
-    """One client's training that is to be done."""
-
-    assignment: Assignment
-    memory: Memory
-    cost: float
 
 
 class Unknown:
@@ -200,69 +182,6 @@ class Lane:
     def _follow(self, places: Values, batch: Batch) -> None:
         assert places[0] is not None
         follow(places[0], batch.inputs, self.bench.model)
-
-
-class GraphEngine:
-    """Trains a cohort on lanes. A client's result does not depend on its lane, nor on how many there are."""
-
-    def __init__(
-        self, bench: Workbench, begin: Begin, recorder: Callable[[], Recorder], most_lanes: int = MOST_LANES
-    ) -> None:
-        self._begin, self._recorder = begin, recorder
-        self.refused: dict[str, int] = {}
-        """Why steps were not captured, if they were not, and how often that was tried."""
-        self._lanes = [Lane(bench, recorder(), self.refused)]
-        self._most_lanes = most_lanes
-
-    @property
-    def lanes(self) -> int:
-        """How many clients train at a time."""
-        return len(self._lanes)
-
-    def train(self, work: Sequence[Work]) -> Iterator[tuple[int, Result]]:
-        """Start clients, those with most to do first, and return an iterator over positions and results."""
-        flying: deque[tuple[int, Lane, ClientTraining]] = deque()
-        landed: list[tuple[int, Result]] = []
-        idle = list(self._lanes)
-        for lane in idle:
-            lane.recorder.begin()
-        for i in sorted(range(len(work)), key=lambda i: -work[i].cost):
-            if not idle:
-                position, lane, training = flying.popleft()
-                landed.append((position, _land(lane, training)))
-                idle.append(lane)
-            lane = idle.pop()
-            flying.append((i, lane, self._start(lane, work[i])))
-            if not idle and len(self._lanes) < min(self._most_lanes, len(work)) and lane.recorder.room():
-                idle.append(Lane(self._lanes[0].bench.twin(), self._recorder(), self.refused))
-                idle[-1].recorder.begin()
-                self._lanes.append(idle[-1])
-        return self._results(landed, flying)
-
-    def _results(
-        self, landed: list[tuple[int, Result]], flying: deque[tuple[int, Lane, ClientTraining]]
-    ) -> Iterator[tuple[int, Result]]:
-        """Yield the results, those that have flown longest first."""
-        landed += [(position, _land(lane, training)) for position, lane, training in flying]
-        # Only when all have landed does the server wait for what the lanes have enqueued.
-        for lane in self._lanes:
-            lane.recorder.end()
-        yield from landed
-
-    def _start(self, lane: Lane, work: Work) -> ClientTraining:
-        with lane.recorder.stream():
-            training = self._begin(lane.bench, work.assignment, work.memory)
-            with training.randomness(), torch.no_grad():
-                if lane.run(training):
-                    # A GPU's generator is one for all streams: clients in flight would draw from each other's seeds.
-                    self._most_lanes = 1
-        return training
-
-
-def _land(lane: Lane, training: ClientTraining) -> Result:
-    """Finish a client's training on its lane."""
-    with lane.recorder.stream():
-        return training.finish()
 
 
 def structure(local: LocalContext, state: Tensors) -> Hashable:

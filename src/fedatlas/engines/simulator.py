@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from itertools import chain
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,20 +15,15 @@ from fedatlas.client.runner import EVALUATION_BATCH, ClientRunner
 from fedatlas.client.scoring import TestParts, mean_personal
 from fedatlas.client.work import LocalWork
 from fedatlas.data.federation import Federation
-from fedatlas.engines.captured_step import GraphEngine, Lane, Result, Work
-from fedatlas.engines.cpu_replay import TapeRecorder
-from fedatlas.engines.cuda_graph import CudaRecorder
-from fedatlas.engines.vmap import CohortEngine, gains_from_stacking
-from fedatlas.engines.workers import Task, WorkerPool, fork_available
-from fedatlas.errors import TrainingError, UsageError, unknown_name
+from fedatlas.engines.engine import AUTO, ENGINES, Engine, Result, Work, choose_engine
+from fedatlas.engines.workers import Task, TaskRunner, WorkerPool, fork_available
+from fedatlas.errors import TrainingError, UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import Term
 from fedatlas.parts.part import ServerPart
 from fedatlas.parts.types import Assignment, ClientInfo, ClientScore, InitialModel, Memory, Tensors, Upload
 from fedatlas.seeds import repeatable
 
-Engine = Literal["auto", "loop", "workers", "graph", "vmap"]
-ENGINES = get_args(Engine)
 EVALUATED_TOGETHER = 1000
 """Clients whose own parameters are in RAM at the same time while all are tested."""
 
@@ -50,7 +44,7 @@ class Simulator:
         seed: int = 0,
         device: torch.device | str = "cpu",
         workers: int | None = None,
-        engine: Engine = "auto",
+        engine: str = AUTO,
         profile: bool = False,
     ) -> None:
         self.device = torch.device(device)
@@ -66,18 +60,12 @@ class Simulator:
         self._pending: dict[int, Memory] = {}
         self._tests: TestParts | None = None
         self.workers = choose_workers(workers, self.device, len(federation.training_ids))
-        self.engine = choose_engine(engine, self.runner, self.workers)
-        self.graphs: GraphEngine | None = None
-        self.cohorts: CohortEngine | None = None
-        if self.device.type == "cuda" and self.engine in ("graph", "vmap"):
-            self.graphs = GraphEngine(self.runner.bench, self.runner.begin, lambda: CudaRecorder(self.device))
-        if self.device.type == "cpu" and self.engine == "graph":
-            self.runner.driver = Lane(self.runner.bench, TapeRecorder())
-        if self.engine == "vmap":
-            recorder = CudaRecorder(self.device) if self.device.type == "cuda" else None
-            self.cohorts = CohortEngine(self.runner, recorder)
+        self._tasks = TaskRunner(self.runner, self.workers)
+        self.engine = choose_engine(engine, self._tasks)
+        """The name of the engine that trains clients."""
+        self.trainer: Engine = ENGINES[self.engine](self._tasks)
         with repeatable(self.device):
-            self.pool = WorkerPool(self.runner, self.workers) if self.workers > 1 else None
+            self._tasks.fork()
             introductions = self._introductions()
         self.roster: list[ClientInfo] = [
             ClientInfo(id=i, name=c.name, num_examples=len(c.train), held_out=c.held_out, introduction=introductions[i])
@@ -91,10 +79,14 @@ class Simulator:
         self.close()
 
     def close(self) -> None:
-        """End the worker processes."""
-        if self.pool is not None:
-            self.pool.close()
-            self.pool = None
+        """End the engine and the worker processes."""
+        self.trainer.close()
+        self._tasks.close()
+
+    @property
+    def pool(self) -> WorkerPool | None:
+        """The worker processes, if there are any."""
+        return self._tasks.pool
 
     def place(self, tensor: Tensor) -> Tensor:
         """Return a tensor that was read from a file where, and laid out as, the model's own are."""
@@ -104,7 +96,7 @@ class Simulator:
 
     def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
         """Return what clients answer before training, by client id."""
-        answers = self._run([self._task("survey", assignment) for assignment in assignments])
+        answers = self._run([Task("survey", self._given(one), self._cost(one)) for one in assignments])
         return {assignment.client: answer for assignment, answer in zip(assignments, answers, strict=True)}
 
     def initial(self) -> InitialModel:
@@ -114,16 +106,15 @@ class Simulator:
 
     def train(self, assignments: Sequence[Assignment]) -> Iterator[Upload]:
         """Start training, and return an iterator over the uploads; memory counts from ``commit`` on."""
-        tasks = [self._task("train", assignment) for assignment in assignments]
+        work = [Work(*self._given(assignment), self._cost(assignment)) for assignment in assignments]
         self._pending = {}
         with repeatable(self.device):
-            results = self._start(tasks)
+            results = self.trainer.train(work)
         return self._uploads(results)
 
     def prepare(self, round: int, clients: Sequence[int]) -> None:
         """Make the next round's minibatches ready, where the engine does so."""
-        if self.cohorts is not None:
-            self.cohorts.prepare(round, clients)
+        self.trainer.prepare(round, clients)
 
     def _uploads(self, results: Iterator[tuple[int, Result]]) -> Iterator[Upload]:
         """Yield the uploads, and keep the clients' memory until ``commit``."""
@@ -137,34 +128,9 @@ class Simulator:
                 self._pending[upload.client] = memory
             yield upload
 
-    def _start(self, tasks: list[Task]) -> Iterator[tuple[int, Result]]:
-        """Start clients by the engine; clients that it cannot train are left to the next engine."""
-        if self.graphs is None and self.cohorts is None:
-            return self._begin(tasks)
-        work = [Work(task.arguments[0], task.arguments[1], task.cost) for task in tasks]
-        stacked: Iterator[tuple[int, Result]] = iter(())
-        left = list(range(len(work)))
-        if self.cohorts is not None:
-            stacked, left = self.cohorts.train(work)
-        if self.graphs is None:
-            # Worker processes and the plain loop test a client's own model themselves.
-            return chain(self._tested(work, stacked), _at(left, self._begin([tasks[i] for i in left])))
-        rest = self.graphs.train([work[i] for i in left]) if left else iter(())
-        return self._tested(work, chain(stacked, _at(left, rest)))
-
-    def _tested(self, work: Sequence[Work], results: Iterator[tuple[int, Result]]) -> Iterator[tuple[int, Result]]:
-        """Yield results with the scores of clients' own models, where the assignments ask for them."""
-        if any(one.assignment.test_own for one in work):
-            results = iter(list(results))  # a test needs the model on which clients train
-        for i, (upload, memory) in results:
-            yield i, (self.runner.tested(work[i].assignment, upload, memory), memory)
-
-    def fallbacks(self) -> dict[str, int]:
-        """Return why an engine left clients to a slower one, if it did, and how often."""
-        engines = [
-            engine for engine in (self.cohorts, self.graphs, self.pool or self.runner.driver) if engine is not None
-        ]
-        return {reason: count for engine in engines for reason, count in engine.refused.items()}
+    def fallbacks(self) -> Mapping[str, int]:
+        """Return why the engine left clients to a slower one, if it did, and how often."""
+        return dict(self.trainer.fallbacks)
 
     def commit(self) -> None:
         """Take over what clients remember after a round that was played to its end."""
@@ -214,55 +180,15 @@ class Simulator:
             return [{} for _ in self.federation]
         return self._run([Task("introduce", (client,)) for client in range(len(self.federation))])
 
-    def _task(self, method: str, assignment: Assignment) -> Task:
-        cost = self.roster[assignment.client].num_examples
-        return Task(method, (assignment, self.memory.get(assignment.client, {})), cost=cost)
+    def _given(self, assignment: Assignment) -> tuple[Assignment, Memory]:
+        return assignment, self.memory.get(assignment.client, {})
 
-    def _begin(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
-        """Start tasks; return an iterator over positions and results as they arrive."""
-        if self.pool is not None:
-            return self.pool.start(tasks)
-        return ((i, getattr(self.runner, task.method)(*task.arguments)) for i, task in enumerate(tasks))
+    def _cost(self, assignment: Assignment) -> int:
+        return self.roster[assignment.client].num_examples
 
     def _run(self, tasks: Sequence[Task]) -> list[Any]:
         with repeatable(self.device):
-            results = dict(self._begin(tasks))
-        return [results[i] for i in range(len(tasks))]
-
-
-def _at(positions: Sequence[int], results: Iterator[tuple[int, Result]]) -> Iterator[tuple[int, Result]]:
-    """Yield results under the positions that their tasks have among all."""
-    return ((positions[i], result) for i, result in results)
-
-
-def choose_engine(engine: Engine, runner: ClientRunner, workers: int) -> Engine:
-    """Return how clients run: the engine asked for, else by the device and by what there is to train.
-
-    ``loop``, ``workers`` and ``graph`` give the same bits. ``vmap`` rounds otherwise, so whether it is taken depends on
-    the model and the clients alone, never on a clock: the same run is the same on every machine of a kind.
-    """
-    device = runner.federation.data.labels.device
-    if engine not in ENGINES:
-        raise unknown_name("engine", engine, ENGINES)
-    if engine == "auto":
-        if device.type == "cpu":
-            plain: Engine = "workers" if workers > 1 else "loop"
-            return plain if why_not_recorded(runner) else "graph"
-        return "vmap" if gains_from_stacking(runner) and not runner.work.compile else "graph"
-    if engine == "graph" and device.type == "cpu" and (reason := why_not_recorded(runner)):
-        raise UsageError(f"engine 'graph' cannot record steps on a CPU, as {reason}; use 'auto'.")
-    if engine == "vmap" and runner.work.compile:
-        raise UsageError(
-            "engine 'vmap' stacks clients and cannot use a compiled network; set training.compile to false."
-        )
-    return engine
-
-
-def why_not_recorded(runner: ClientRunner) -> str | None:
-    """Return why a CPU cannot record the steps of a model, or None if nothing forbids it."""
-    if runner.work.compile:
-        return "its network is compiled"
-    return "what is frozen in its model is computed once and kept" if runner.bench.is_frozen_in_part else None
+            return self._tasks.run(tasks)
 
 
 def choose_workers(workers: int | None, device: torch.device, num_clients: int) -> int:

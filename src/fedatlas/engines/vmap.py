@@ -9,9 +9,10 @@ loop to rounding only. Clients that cannot be stacked go to another engine, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -23,9 +24,14 @@ from fedatlas.client.model import OPTIMIZER, Workbench
 from fedatlas.client.runner import ClientRunner
 from fedatlas.client.training import draw_order, training_error
 from fedatlas.client.work import LocalWork
-from fedatlas.engines.capture import Recorder, UncapturableError
-from fedatlas.engines.captured_step import Result, Work, structure
+from fedatlas.engines.capture import Recorder, UncapturableError, enqueued, reason_of
+from fedatlas.engines.captured_step import structure
+from fedatlas.engines.cuda_graph import CudaRecorder
+from fedatlas.engines.engine import Engine, Result, Work, engine, tested
+from fedatlas.engines.graph import GraphEngine
+from fedatlas.engines.loop import LoopEngine
 from fedatlas.engines.stacked_step import Stack, StackedStep, steps_of_each
+from fedatlas.engines.workers import TaskRunner
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import LocalOptimizer
@@ -35,6 +41,49 @@ from fedatlas.seeds import derive, generator, seeded
 
 MOST_PARAMETERS, MOST_EXAMPLES, MOST_PADDING = 3_000_000, 32, 1.5
 """Up to what size of a model and of a minibatch, and of steps with padding over steps without, stacking pays."""
+
+
+@engine("vmap", same_bits=False)
+class VmapEngine(Engine):
+    """All clients of a round step together over stacked parameters; those that cannot are left to another engine."""
+
+    def __init__(self, tasks: TaskRunner) -> None:
+        self._runner = tasks.runner
+        on_cpu = tasks.device.type == "cpu"
+        self.stacked = StackedTraining(tasks.runner, None if on_cpu else CudaRecorder(tasks.device))
+        self._rest: Engine = LoopEngine(tasks) if on_cpu else GraphEngine(tasks)
+
+    @classmethod
+    def why_not(cls, tasks: TaskRunner) -> str | None:
+        """Return that a compiled network cannot be stacked, if there is one."""
+        if not tasks.runner.work.compile:
+            return None
+        return "stacks clients and cannot use a compiled network; set training.compile to false."
+
+    @classmethod
+    def preference(cls, tasks: TaskRunner) -> int:
+        """Return 4 where a GPU gains from it."""
+        gains = tasks.device.type != "cpu" and cls.why_not(tasks) is None and gains_from_stacking(tasks.runner)
+        return 4 if gains else 0
+
+    def train(self, work: Sequence[Work]) -> Iterator[tuple[int, Result]]:
+        """Start the clients, and return an iterator over their positions and results, as they come."""
+        stacked, left = self.stacked.train(work)
+        rest = self._rest.train([work[i] for i in left]) if left else iter(())
+        placed = ((left[i], result) for i, result in rest)
+        together = tested(self._runner, work, stacked)
+        if any(one.assignment.test_own for one in work):
+            return chain(placed, together)  # a test of the stacked clients needs the model on which the rest train
+        return chain(together, placed)
+
+    def prepare(self, round: int, clients: Sequence[int]) -> None:
+        """Make the next round's minibatches ready, where they will be one group."""
+        self.stacked.prepare(round, clients)
+
+    @property
+    def fallbacks(self) -> Mapping[str, int]:
+        """Why clients were not stacked, or their steps not captured, and how often."""
+        return {**self.stacked.refused, **self._rest.fallbacks}
 
 
 def why_not_stacked(algorithm: Algorithm, bench: Workbench) -> str | None:
@@ -89,7 +138,7 @@ class _Client:
     passes: _Passes
 
 
-class CohortEngine:
+class StackedTraining:
     """Trains clients together where they can be stacked."""
 
     def __init__(self, runner: ClientRunner, recorder: Recorder | None) -> None:
@@ -109,13 +158,8 @@ class CohortEngine:
         """Start clients together; return an iterator over positions and results, and the positions that are left."""
         if self.refused or not work:
             return iter(()), list(range(len(work)))
-        if self._recorder is None:
+        with enqueued(self._recorder):
             groups = self._train(work)
-        else:
-            self._recorder.begin()
-            with self._recorder.stream():
-                groups = self._train(work)
-            self._recorder.end()
         stacked = {client.position for group in groups for client in group.clients}
         return _results(groups), [i for i in range(len(work)) if i not in stacked]
 
@@ -147,7 +191,7 @@ class CohortEngine:
                 whole = batches if len(group) == len(work) else None
                 trained.append(self._train_group(group, optimizer, key, whole))
             except (RuntimeError, UncapturableError) as error:  # torch's word for what cannot be stacked, and ours
-                reason = str(error).strip().splitlines()[0]
+                reason = reason_of(error)
                 self.refused[reason] = self.refused.get(reason, 0) + 1
         return trained
 

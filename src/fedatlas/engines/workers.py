@@ -17,16 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from fedatlas.client.runner import ClientRunner
 from fedatlas.errors import FedatlasError
 from fedatlas.parts.types import Assignment, Tensors, Upload
-
-if TYPE_CHECKING:
-    from fedatlas.client.runner import ClientRunner
-
 
 _MOST_AHEAD = 2**14
 """Bytes of a message that may be sent to a busy worker: a pipe takes it at once, and nobody waits for the other."""
@@ -46,8 +43,45 @@ class Task:
     """Costly tasks start first, so that none is left alone at the end."""
 
 
+class TaskRunner:
+    """Runs tasks in worker processes, or one after another in this process if there is one worker."""
+
+    def __init__(self, runner: ClientRunner, workers: int) -> None:
+        self.runner, self.workers = runner, workers
+        self.device = runner.federation.data.labels.device
+        self.pool: WorkerPool | None = None
+
+    def fork(self) -> None:
+        """Start the worker processes, each with a copy of the runner as it is now."""
+        if self.workers > 1:
+            self.pool = WorkerPool(self.runner, self.workers)
+
+    def start(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
+        """Start tasks; return an iterator over positions and results as they arrive."""
+        if self.pool is not None:
+            return self.pool.start(tasks)
+        return ((i, getattr(self.runner, task.method)(*task.arguments)) for i, task in enumerate(tasks))
+
+    def run(self, tasks: Sequence[Task]) -> list[Any]:
+        """Return the tasks' results, in the tasks' order."""
+        results = dict(self.start(tasks))
+        return [results[i] for i in range(len(tasks))]
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Why the runner's driver took steps as the plain loop does, and how often."""
+        source = self.pool or self.runner.driver
+        return {} if source is None else source.refused
+
+    def close(self) -> None:
+        """End the worker processes."""
+        if self.pool is not None:
+            self.pool.close()
+            self.pool = None
+
+
 def fork_available() -> bool:
-    """Tell whether processes can be forked safely here; on macOS the system's own libraries forbid it."""
+    """Return whether processes can be forked safely here; on macOS the system's libraries forbid it."""
     return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
 
 

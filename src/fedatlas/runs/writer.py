@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import torch
 
+from fedatlas.engines.engine import gives_same_bits
 from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.runs.checkpoint import Checkpoint, CheckpointStore
 from fedatlas.runs.files import atomic_write
@@ -202,8 +203,8 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) 
     if optimizer.get("schedule", "constant") == "constant":
         free.add(("training", "rounds"))
     differing = [path for path in differences(before, now) if path[:1] not in free and path not in free]
-    engines = [tree.get("machine", {}).get("engine", "loop") for tree in (before, now)]
-    if engines.count("vmap") == 1:  # the others give the same bits
+    engines = {tree.get("machine", {}).get("engine", "loop") for tree in (before, now)}
+    if len(engines) > 1 and not all(map(gives_same_bits, engines)):
         differing.append(("machine", "engine"))
     if differing:
         shown = "; ".join(told(before, now, differing)[:3])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedatlas.client.work import LocalWork
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
-from fedatlas.engines.simulator import Engine, Simulator
+from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import AlgorithmCheckError, UsageError, unknown_name
 from fedatlas.models.classifier import Classifier
 from fedatlas.parts.algorithm import Algorithm
@@ -140,7 +140,7 @@ class Play:
     def __init__(self, algorithm: Algorithm, model: nn.Module, federation: Federation, workers: int = 1) -> None:
         self.algorithm, self.federation = algorithm, federation
         # Without captured steps, which take for granted what is checked here.
-        engine: Engine = "workers" if workers > 1 else "loop"
+        engine = "workers" if workers > 1 else "loop"
         network, work = copy.deepcopy(model), LocalWork(batch_size=8)
         self.simulator = Simulator(algorithm, network, federation, work=work, seed=SEED, workers=workers, engine=engine)
         self.clients = Watched(self.simulator)

@@ -19,7 +19,7 @@ from fedatlas.client.model import skips_single_examples
 from fedatlas.client.work import LocalWork, Precision
 from fedatlas.data.dataset import first_few
 from fedatlas.data.federation import Federation, Transform
-from fedatlas.engines.simulator import Engine, Simulator
+from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import UsageError, expect
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import LocalOptimizer
@@ -52,7 +52,7 @@ def train(
     seed: int | Seeds = 0,
     device: str = "cpu",
     workers: int | None = None,
-    engine: Engine = "auto",
+    engine: str = "auto",
     profile: bool = False,
     augment: Transform | None = None,
     evaluate_every: int = 1,
@@ -118,7 +118,7 @@ def train_run(
     *,
     device: str,
     workers: int | None,
-    engine: Engine = "auto",
+    engine: str = "auto",
     profile: bool = False,
     folder: Path,
     resume: bool,
