@@ -11,6 +11,7 @@ from torch import Tensor
 from fedatlas.errors import AlgorithmCheckError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext
+from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.objective import Term
 from fedatlas.parts.server_rule import ServerRule
 from fedatlas.parts.types import Batch, Cohort, Output, Roster, Tensors
@@ -42,7 +43,7 @@ class Does(Term):
 
 @dataclass(frozen=True, kw_only=True)
 class Sends(Does):
-    discloses: ClassVar[tuple[str, ...]] = ("a number",)
+    discloses: ClassVar[tuple[Disclosure, ...]] = (Disclosure("number", "a number"),)
     name: ClassVar[str] = "sends"
     note: Any = field(default=None, repr=False)
 

@@ -7,6 +7,7 @@ from scipy.optimize import minimize
 from fedatlas.algorithms.afl import Agnostic, afl, onto_simplex
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.errors import UsageError
+from fedatlas.parts.disclosure import words
 from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.types import ClientInfo, Cohort, Upload
 from fedatlas.parts.weighting import Equal
@@ -112,7 +113,7 @@ def test_losses_must_be_sent() -> None:
 
 
 def test_the_loss_is_disclosed() -> None:
-    assert afl().disclosures() == ["mean loss of the received model on the client's training data"]
+    assert words(afl().disclosures()) == ["mean loss of the received model on the client's training data"]
 
 
 def _cohort(losses: dict[int, float], clients: int) -> Cohort:

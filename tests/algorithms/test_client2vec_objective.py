@@ -17,6 +17,7 @@ from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import UsageError
 from fedatlas.models.head import head_parameters
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.disclosure import words
 from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.split import Split
 from fedatlas.parts.types import Tensors
@@ -165,11 +166,11 @@ def test_what_clients_are_told_is_declared_and_only_of_clients_that_train() -> N
     roster = [replace(client, held_out=client.id > 2) for client in roster_of(sizes)]
     note = rule.note(rule.init({}, roster), roster[0])
     assert torch.equal(note["vectors"], atlas.halves["feature"][:3])
-    vector, told = client2vec(atlas=atlas, train=True).disclosures()
+    vector, told = words(client2vec(atlas=atlas, train=True).disclosures())
     assert vector == "the client's vector in the atlas, made once before training"
     assert told == "one half of that vector, told to the clients of every round"
-    assert client2vec(atlas=atlas, train=False).disclosures() == [vector]
-    assert client2vec(atlas=atlas, train=True, lambda_o=0.0).disclosures() == [vector]
+    assert words(client2vec(atlas=atlas, train=False).disclosures()) == [vector]
+    assert words(client2vec(atlas=atlas, train=True, lambda_o=0.0).disclosures()) == [vector]
 
 
 class Peculiar(Split):

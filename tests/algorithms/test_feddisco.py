@@ -12,6 +12,7 @@ from fedatlas.algorithms.scaffold import scaffold
 from fedatlas.algorithms.term import term
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.disclosure import words
 from fedatlas.parts.weighting import Equal
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
@@ -113,7 +114,7 @@ def test_settings_that_are_no_use_are_refused() -> None:
 
 
 def test_label_counts_are_disclosed() -> None:
-    assert feddisco().disclosures() == ["the number of training examples of each class, once"]
+    assert words(feddisco().disclosures()) == ["the number of training examples of each class, once"]
     _, _, simulator = play(feddisco(), Line(), line_federation(([2] * 3, [0, 1, 1])))
     assert simulator.roster[0].introduction["discrepancy"]["label_counts"].tolist() == [1, 2]
 

@@ -11,6 +11,7 @@ from fedatlas.algorithms.feddyn import Clipped, DynamicPull, feddyn
 from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.parts.context import ClientContext
+from fedatlas.parts.disclosure import words
 from fedatlas.parts.optimizer import SGD, Adam
 from fedatlas.parts.split import Split
 from fedatlas.parts.weighting import Equal
@@ -182,4 +183,4 @@ def test_the_pull_without_its_server_half_is_refused() -> None:
 
 
 def test_nothing_but_the_change_leaves_a_client() -> None:
-    assert feddyn().disclosures() == []
+    assert words(feddyn().disclosures()) == []

@@ -14,6 +14,7 @@ from fedatlas.algorithms.fedgr import FixedGroups, GroupLoss, TypeGroups, TypeVe
 from fedatlas.atlas import Atlas
 from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
+from fedatlas.parts.disclosure import words
 from fedatlas.parts.objective import ReceivedLoss
 from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.types import Assignment, ClientInfo, Cohort, Memory, Upload
@@ -179,7 +180,7 @@ def test_groups_may_come_from_an_atlas() -> None:
     assert atlas.asked == [(4, "kmeans")]
     assert not any(isinstance(term, TypeVector) for term in algorithm.objective)
     assert algorithm.weighting[-1] == GroupLoss(groups=FixedGroups(clients=atlas.names, groups=(0, 1, 1, 0)))
-    assert algorithm.disclosures() == list(ReceivedLoss.discloses)
+    assert words(algorithm.disclosures()) == words(ReceivedLoss.discloses)
     play(algorithm, Norms(), blob_federation(num_clients=4), rounds=2)
     with pytest.raises(UsageError, match=r"client 'client-4' has no group among the 4 .* from the same federation"):
         play(algorithm, Norms(), blob_federation(num_clients=5), rounds=1)

@@ -8,6 +8,7 @@ from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fediir import fediir
 from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
+from fedatlas.parts.disclosure import words
 from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.types import Assignment
 from fedatlas.parts.weighting import Equal
@@ -85,7 +86,7 @@ def test_the_average_is_kept_over_rounds_of_partial_participation() -> None:
 
 
 def test_what_leaves_the_client_is_declared_and_wrong_settings_are_refused() -> None:
-    assert fediir().disclosures() == ["gradient of the received classifier on the client's training data"]
+    assert words(fediir().disclosures()) == ["gradient of the received classifier on the client's training data"]
     with pytest.raises(UsageError, match=r"GradientAlignment\(penalty\) must not be negative, got -0.1"):
         fediir(penalty=-0.1)
     with pytest.raises(UsageError, match=r"MeanHeadGradient\(ema\) must be in \[0, 1\), got 1"):

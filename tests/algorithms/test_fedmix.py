@@ -17,6 +17,7 @@ from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model
+from fedatlas.parts.disclosure import words
 from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.types import Assignment, Batch, Output
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
@@ -177,8 +178,11 @@ def test_without_a_share_it_is_fedavg_bit_for_bit_and_nothing_is_shared() -> Non
     assert same_bits(plain.shared, without.shared)
     assert same_bits(plain.buffers, without.buffers)
     assert all(client.introduction == {} for client in simulator.roster)
-    assert fedmix(lam=0.0).disclosures() == []
-    assert fedmix().disclosures() == ["means of groups of the client's training inputs, and of their labels"]
+    assert words(fedmix(lam=0.0).disclosures()) == []
+    assert words(fedmix().disclosures()) == [
+        "means of groups of the client's training inputs",
+        "means of the labels of those groups",
+    ]
 
 
 def test_tokens_are_refused() -> None:

@@ -14,6 +14,7 @@ from fedatlas.errors import UsageError
 from fedatlas.models import build_model
 from fedatlas.models.conditioned import ClientEmbedding, NormGenerators
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.disclosure import words
 from fedatlas.parts.optimizer import SGD, Adam
 from fedatlas.parts.types import Assignment
 from fedatlas.parts.weighting import ByExamples, Equal
@@ -230,7 +231,7 @@ def test_the_recipe_has_the_papers_settings() -> None:
         lr=1e-4, min_lr=1e-6, beta1=0.5, beta2=0.9, weight_decay=1e-4, schedule="cosine", keep_state=True
     )
     assert math.isclose(algorithm.optimizer.lr_at(1, 1000), 1e-4)
-    assert algorithm.disclosures() == []
+    assert words(algorithm.disclosures()) == []
 
 
 def test_what_makes_no_sense_is_refused() -> None:

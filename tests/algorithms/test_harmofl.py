@@ -11,6 +11,7 @@ from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import UsageError
 from fedatlas.models.head import head_parameters
+from fedatlas.parts.disclosure import words
 from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.weighting import Equal
 from tiny import Norms, blob_federation, play, same_bits
@@ -169,7 +170,10 @@ def test_the_extension_describes_itself_and_keeps_the_head_in_sight() -> None:
     assert model.amplitude_norm.amplitude.shape == (3, 5, 5)
     assert head_parameters(model) == ["model.head.weight", "model.head.bias"]
     assert algorithm.describe()["extensions"] == [{"part": "AmplitudeNorm", "window": 2, "channels": None}]
-    assert algorithm.disclosures() == ["mean amplitude of the client's training images at the lowest frequencies"]
+    assert words(algorithm.disclosures()) == [
+        "mean amplitude of the client's training images at the lowest frequencies",
+        "black, as the client's images are scaled",
+    ]
 
 
 def test_what_is_not_an_image_is_refused() -> None:

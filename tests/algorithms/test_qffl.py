@@ -7,6 +7,7 @@ from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.qffl import FairStep, qffl
 from fedatlas.client.work import LocalWork
 from fedatlas.errors import TrainingError, UsageError
+from fedatlas.parts.disclosure import words
 from fedatlas.parts.objective import received_losses
 from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.types import ClientInfo, Cohort, Upload
@@ -98,7 +99,7 @@ def test_settings_that_are_no_use_are_refused() -> None:
 
 
 def test_the_loss_is_disclosed() -> None:
-    assert qffl().disclosures() == ["mean loss of the received model on the client's training data"]
+    assert words(qffl().disclosures()) == ["mean loss of the received model on the client's training data"]
 
 
 def _cohort(loss: float, change: tuple[float, ...]) -> Cohort:

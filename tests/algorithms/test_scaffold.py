@@ -8,6 +8,7 @@ from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.scaffold import ControlVariate, PlainSGD, scaffold
 from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
+from fedatlas.parts.disclosure import words
 from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
 from fedatlas.parts.split import Split
 from fedatlas.parts.weighting import Equal
@@ -123,4 +124,4 @@ def test_the_term_without_its_server_half_is_refused() -> None:
 
 
 def test_the_control_variate_is_disclosed() -> None:
-    assert scaffold().disclosures() == ["the change of the client's control variate: its mean gradient"]
+    assert words(scaffold().disclosures()) == ["the change of the client's control variate: its mean gradient"]

@@ -5,6 +5,7 @@ import pytest
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.term import Tilted, term
 from fedatlas.errors import UsageError
+from fedatlas.parts.disclosure import words
 from fedatlas.parts.optimizer import SGD
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
@@ -62,4 +63,4 @@ def test_losses_must_be_sent() -> None:
 
 
 def test_the_loss_is_disclosed() -> None:
-    assert term().disclosures() == ["mean loss of the received model on the client's training data"]
+    assert words(term().disclosures()) == ["mean loss of the received model on the client's training data"]

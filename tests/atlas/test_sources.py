@@ -6,6 +6,7 @@ from fedatlas.atlas import SOURCES, Atlas, AtlasSettings, IndexSettings, atlas_d
 from fedatlas.atlas.sources import kept_atlas
 from fedatlas.data import Iid, federate, load_dataset
 from fedatlas.errors import UsageError
+from fedatlas.parts.disclosure import words
 from tiny import blob_federation
 
 
@@ -23,13 +24,13 @@ def test_an_unknown_source_is_refused_with_the_nearest() -> None:
 
 
 def test_what_leaves_a_client_depends_on_how_the_index_is_trained() -> None:
-    pairs, vector = atlas_disclosures("client2vec", "global", IndexSettings(upload=32))
+    pairs, vector = words(atlas_disclosures("client2vec", "global", IndexSettings(upload=32)))
     assert "up to 32 of its examples" in pairs
-    change, same = atlas_disclosures("client2vec", "federated")
+    change, same = words(atlas_disclosures("client2vec", "federated"))
     assert "change of the index network" in change
     assert vector == same
     for source in SOURCES:
-        assert all(atlas_disclosures(source))
+        assert all(words(atlas_disclosures(source)))
     with pytest.raises(UsageError, match="Did you mean 'federated'"):
         atlas_disclosures("client2vec", "federate")
     with pytest.raises(UsageError, match="Did you mean 'label-histogram'"):

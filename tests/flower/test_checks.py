@@ -11,12 +11,13 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedatlas.flower.protocol.checks import check_arrays, check_said, check_score, check_size, check_upload
 from fedatlas.flower.protocol.data_form import DataForm, Member
-from fedatlas.flower.protocol.expectations import Expectations, Said, Shape
+from fedatlas.flower.protocol.expectations import Expectations
 from fedatlas.flower.protocol.messages import BadReplyError, arrays, pack_score, pack_upload, plain
 from fedatlas.flower.server.exchange import _read_hello
+from fedatlas.parts.disclosure import Declared, Shape, UpTo
 from fedatlas.parts.types import ClientScore, Upload
 
-SHARES = Said(shapes={"histogram": {"shares": Shape(torch.float32, (3,))}}, always=frozenset({("histogram", "shares")}))
+SHARES = Declared(shapes={"histogram": {"shares": Shape(torch.float32, (3,))}}, senders={"histogram": "everyone"})
 EXPECTED = Expectations(
     change={"w": Shape(torch.float32, (2,))},
     buffers={"mean": Shape(torch.float32, (2,))},
@@ -84,7 +85,7 @@ FAULTS: dict[str, Callable[[], RecordDict]] = {
     "buffers mean: float32 of shape (3,), wanted float32 of shape (2)": lambda: answer(
         buffers={"mean": torch.zeros(3)}
     ),
-    "'portrait' is no part that says something here": lambda: answer(notes={"portrait": {"x": torch.zeros(1)}}),
+    "'portrait' is not a part that says something here": lambda: answer(notes={"portrait": {"x": torch.zeros(1)}}),
     "histogram: 'more' is unknown": lambda: answer(
         notes={"histogram": {"shares": torch.zeros(3), "more": torch.zeros(1)}}
     ),
@@ -107,6 +108,35 @@ def test_an_answer_with_one_thing_wrong_is_refused_for_it(reason: str) -> None:
     with pytest.raises(BadReplyError) as caught:
         check(FAULTS[reason]())
     assert reason in str(caught.value)
+
+
+MEANS = Declared(
+    shapes={"pool": {"inputs": Shape(torch.float32, (UpTo(3), 2)), "labels": Shape(torch.float32, (UpTo(3), None))}},
+    senders={"pool": "training"},
+)
+
+
+def means(inputs: torch.Tensor | None, labels: torch.Tensor | None) -> RecordDict:
+    said = {name: tensor for name, tensor in (("inputs", inputs), ("labels", labels)) if tensor is not None}
+    return RecordDict({"note/pool": arrays(said)})
+
+
+def test_an_axis_that_depends_on_the_data_has_a_bound_or_none() -> None:
+    found = check_said(means(torch.ones(3, 2), torch.ones(3, 9)), MEANS)
+    assert found["pool"]["labels"].shape == (3, 9)
+    with pytest.raises(BadReplyError, match=r"pool inputs: float32 of shape \(4, 2\), wanted .* \(up to 3, 2\)"):
+        check_said(means(torch.ones(4, 2), torch.ones(3, 9)), MEANS)
+    with pytest.raises(BadReplyError, match=r"pool labels: float32 of shape \(3\), wanted .* \(up to 3, any\)"):
+        check_said(means(torch.ones(3, 2), torch.ones(3)), MEANS)
+
+
+def test_a_part_says_all_that_it_declares_or_nothing_and_that_only_where_it_may() -> None:
+    with pytest.raises(BadReplyError, match="pool did not say 'labels'"):
+        check_said(means(torch.ones(3, 2), None), MEANS, held_out=True)
+    for silent in (RecordDict(), means(None, None)):
+        with pytest.raises(BadReplyError, match="pool did not say 'inputs'"):
+            check_said(silent, MEANS)
+        assert check_said(silent, MEANS, held_out=True).get("pool", {}) == {}
 
 
 def test_what_an_array_says_of_itself_must_be_true() -> None:

@@ -11,6 +11,7 @@ from broken_parts import Does, Rule, Sends, refused
 from fedatlas.algorithms import fedavg
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext, ClientData
+from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.extension import Extension
 from fedatlas.parts.objective import Term
 from fedatlas.parts.sampler import Sampler
@@ -22,7 +23,7 @@ from fedatlas.testing.check_algorithm import check_algorithm
 @dataclass(frozen=True, kw_only=True)
 class Leaks(Sends):
     name: ClassVar[str] = "leaks"
-    discloses: ClassVar[tuple[str, ...]] = ()
+    discloses: ClassVar[tuple[Disclosure, ...]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class Surveys(Does):
     ],
 )
 def test_what_leaves_a_client_undeclared_is_caught(algorithm: Algorithm, name: str) -> None:
-    refused(algorithm, "disclosures", f"under the name {name!r}", "Set discloses")
+    refused(algorithm, "disclosures", f"{name!r} is not a part that says something here", "Set discloses")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +62,32 @@ def test_a_disclosure_that_is_a_bare_string_is_caught() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SaysMore(Sends):
+    """Sends a tensor of another name, type or shape than it declares."""
+
+    name: ClassVar[str] = "says_more"
+    what: str = "number"
+
+    def finish(self, local: ClientContext) -> Tensors:
+        return {self.what: torch.ones(()) if self.note is None else self.note}
+
+
+@pytest.mark.parametrize(
+    ("term", "fault"),
+    [
+        (SaysMore(note=torch.ones(2)), r"says_more number: float32 of shape (2), wanted float32 of shape ()"),
+        (SaysMore(note=torch.ones(()).double()), "says_more number: float64 of shape (), wanted float32 of shape ()"),
+        (SaysMore(what="other"), "says_more did not say 'number'"),
+    ],
+)
+def test_a_tensor_that_is_not_as_declared_is_caught(term: Term, fault: str) -> None:
+    refused(fedavg().with_terms(term), "disclosures", fault, "Set discloses")
+
+
+@dataclass(frozen=True, kw_only=True)
 class AlsoIntroduces(Weighting):
     name: ClassVar[str] = "rule"
-    discloses: ClassVar[tuple[str, ...]] = ("label counts",)
+    discloses: ClassVar[tuple[Disclosure, ...]] = (Disclosure("labels", "label counts", "introduction", ("classes",)),)
 
     def introduce(self, data: ClientData) -> Tensors:
         return {"labels": data.label_counts}

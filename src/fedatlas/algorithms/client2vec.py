@@ -131,8 +131,8 @@ def client2vec(
 
 def own_weight(base: Algorithm) -> float:
     """Return the weight of an algorithm's own regulariser, 1 if it has none (the paper's App. D.2)."""
-    strengths = (term.strength for term in base.objective)
-    return next((weight for weight in strengths if weight is not None), 1.0)
+    weights = (term.regulariser_weight for term in base.objective)
+    return next((weight for weight in weights if weight is not None), 1.0)
 
 
 def _opened(atlas: Atlas | str | Path | None) -> Atlas:

@@ -19,6 +19,7 @@ from fedatlas.atlas.atlas import Atlas
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.models.head import find_head
 from fedatlas.parts.context import ClientContext
+from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.extension import Extension
 from fedatlas.parts.objective import Term
 from fedatlas.parts.server_rule import ServerRule
@@ -194,7 +195,10 @@ class AtlasVectors(ServerRule):
     """Tells every client of a round one half of the vectors of all clients that train; changes nothing else."""
 
     name: ClassVar[str] = NAME
-    discloses: ClassVar[tuple[str, ...]] = (VECTOR, "one half of that vector, told to the clients of every round")
+    discloses: ClassVar[tuple[Disclosure, ...]] = (
+        VECTOR,
+        Disclosure(VECTORS, "one half of that vector, told to the clients of every round", "note", (None, None)),
+    )
     atlas: Atlas
     half: str = "feature"
     """The half that is told."""

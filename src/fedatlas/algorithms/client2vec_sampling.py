@@ -18,12 +18,13 @@ from torch import Tensor
 
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.errors import UsageError, unknown_name
+from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.sampler import Sampler, Uniform
 from fedatlas.parts.types import Cohort, Roster, Tensors
 from fedatlas.parts.weighting import Weighting
 from fedatlas.seeds import repeatable
 
-VECTOR = "the client's vector in the atlas, made once before training"
+VECTOR = Disclosure("vector", "the client's vector in the atlas, made once before training", "atlas", (None,))
 """What every use of an atlas discloses."""
 ROWS, LAST_DRAWN, PAST = "rows", "last_drawn", "past"
 CPU = torch.device("cpu")
@@ -34,7 +35,7 @@ class SimilarToLast(Sampler):
     """Draws clients like those of the last round, and for a while not the same ones again."""
 
     name: ClassVar[str] = "similar_to_last"
-    discloses: ClassVar[tuple[str, ...]] = (VECTOR,)
+    discloses: ClassVar[tuple[Disclosure, ...]] = (VECTOR,)
     atlas: Atlas
     tau: float = 0.5
     """Temperature: the smaller, the more alike two rounds in a row; ``inf`` draws uniformly outside the window."""
@@ -90,7 +91,7 @@ class SimilarityWeights(Weighting):
     """Gives more weight to clients like those that have trained of late, this round's included."""
 
     name: ClassVar[str] = "similarity"
-    discloses: ClassVar[tuple[str, ...]] = (VECTOR,)
+    discloses: ClassVar[tuple[Disclosure, ...]] = (VECTOR,)
     atlas: Atlas
     gamma: float = 0.5
     """How much of the past stays from round to round; 0 compares with this round's clients only."""

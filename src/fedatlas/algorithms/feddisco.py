@@ -18,6 +18,7 @@ from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError, expect
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientData
+from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.types import Cohort, Tensors
 from fedatlas.parts.weighting import Weighting
 
@@ -27,7 +28,9 @@ class Discrepancy(Weighting):
     """Takes weight from clients whose labels are far from balanced."""
 
     name: ClassVar[str] = "discrepancy"
-    discloses: ClassVar[tuple[str, ...]] = ("the number of training examples of each class, once",)
+    discloses: ClassVar[tuple[Disclosure, ...]] = (
+        Disclosure("label_counts", "the number of training examples of each class, once", "introduction", ("classes",)),
+    )
     a: float = 0.5
     """How much weight the discrepancy takes."""
     b: float = 0.1

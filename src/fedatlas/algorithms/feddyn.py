@@ -43,7 +43,7 @@ class DynamicPull(Term):
             raise UsageError(f"DynamicPull(alpha) must be a positive number, got {self.alpha}.")
 
     @property
-    def strength(self) -> float:
+    def regulariser_weight(self) -> float:
         """The weight ``alpha``."""
         return self.alpha
 

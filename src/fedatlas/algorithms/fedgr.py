@@ -29,6 +29,7 @@ from fedatlas.errors import UsageError, expect, expect_settings, unknown_name
 from fedatlas.models.prompted import TypePrompted
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext
+from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.objective import ReceivedLoss, Term, received_losses
 from fedatlas.parts.types import Cohort, Roster, Tensors
 from fedatlas.parts.weighting import Weighting
@@ -42,8 +43,13 @@ class TypeVector(Term):
     """Adds nothing to the loss; tells the server the class-balanced mean of the examples' type-specific prompts."""
 
     name: ClassVar[str] = TYPE_VECTOR
-    discloses: ClassVar[tuple[str, ...]] = (
-        "mean of the type-specific prompts (or features) of the client's training data, each class counting the same",
+    discloses: ClassVar[tuple[Disclosure, ...]] = (
+        Disclosure(
+            "mean",
+            "mean of the type-specific prompts (or features) of the client's training data, each class counting the "
+            "same",
+            axes=("features",),
+        ),
     )
 
     def begin(self, local: ClientContext) -> None:

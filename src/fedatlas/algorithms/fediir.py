@@ -22,6 +22,7 @@ from fedatlas.errors import UsageError
 from fedatlas.models.head import head_parameters
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext
+from fedatlas.parts.disclosure import Disclosure, Each
 from fedatlas.parts.objective import Term
 from fedatlas.parts.server_rule import ServerRule
 from fedatlas.parts.tensor_math import weighted_sum
@@ -37,7 +38,9 @@ class GradientAlignment(Term):
 
     name: ClassVar[str] = NAME
     differentiates_twice: ClassVar[bool] = True
-    discloses: ClassVar[tuple[str, ...]] = ("gradient of the received classifier on the client's training data",)
+    discloses: ClassVar[tuple[Disclosure, ...]] = (
+        Disclosure(Each.HEAD, "gradient of the received classifier on the client's training data", "survey"),
+    )
     surveys: ClassVar[bool] = True
     penalty: float = 1e-3
     """Weight of the squared distance between the gradients."""
@@ -48,7 +51,7 @@ class GradientAlignment(Term):
             raise UsageError(f"GradientAlignment(penalty) must not be negative, got {self.penalty}.")
 
     @property
-    def strength(self) -> float:
+    def regulariser_weight(self) -> float:
         """The weight ``penalty``."""
         return self.penalty
 

@@ -22,6 +22,7 @@ from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext, ClientData
+from fedatlas.parts.disclosure import Disclosure, UpTo
 from fedatlas.parts.objective import Term
 from fedatlas.parts.server_rule import ServerRule
 from fedatlas.parts.types import Batch, ClientInfo, Cohort, Output, Roster, Tensors
@@ -92,7 +93,22 @@ class MeanPool(ServerRule):
     """Pools the clients' means and sends each client of a round some of them."""
 
     name: ClassVar[str] = NAME
-    discloses: ClassVar[tuple[str, ...]] = ("means of groups of the client's training inputs, and of their labels",)
+    discloses: ClassVar[tuple[Disclosure, ...]] = (
+        Disclosure(
+            "inputs",
+            "means of groups of the client's training inputs",
+            "introduction",
+            (UpTo("max_groups"), "inputs"),
+            sender="some",
+        ),
+        Disclosure(
+            "labels",
+            "means of the labels of those groups",
+            "introduction",
+            (UpTo("max_groups"), "classes"),
+            sender="some",
+        ),
+    )
     group: int | None = 2
     """Examples that are averaged into one mean; None averages all that a client has."""
     max_groups: int = 32

@@ -32,7 +32,7 @@ class Proximal(Term):
             raise UsageError(f"Proximal(mu) must not be negative, got {self.mu}.")
 
     @property
-    def strength(self) -> float:
+    def regulariser_weight(self) -> float:
         """The weight ``mu``."""
         return self.mu
 

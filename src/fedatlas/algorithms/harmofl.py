@@ -19,6 +19,7 @@ from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientData
+from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.extension import Extension
 from fedatlas.parts.server_rule import ServerRule
 from fedatlas.parts.split import Split
@@ -105,9 +106,23 @@ class MeanAmplitude(ServerRule):
     """Averages the clients' amplitudes before the first round and puts them into the shared model."""
 
     name: ClassVar[str] = LAYER
-    discloses: ClassVar[tuple[str, ...]] = ("mean amplitude of the client's training images at the lowest frequencies",)
+    discloses: ClassVar[tuple[Disclosure, ...]] = (
+        Disclosure(
+            AMPLITUDE,
+            "mean amplitude of the client's training images at the lowest frequencies",
+            "introduction",
+            ("channels", "side", "side"),
+            sender="training",
+        ),
+        Disclosure(BLACK, "black, as the client's images are scaled", "introduction", ("channels",), sender="training"),
+    )
     window: int = 0
     """The window of the amplitude normalisation."""
+
+    @property
+    def side(self) -> int:
+        """How many frequencies there are in a row of the window."""
+        return 2 * self.window + 1
 
     def introduce(self, data: ClientData) -> Tensors:
         """Return the mean amplitudes of a training client's images; nothing else of the spectrum is ever used."""
@@ -116,9 +131,9 @@ class MeanAmplitude(ServerRule):
                 f"harmofl normalises images; {data.federation.name} holds {data.federation.data.kind}. "
                 "Choose another algorithm or another data set."
             )
-        side = min(data.inputs.shape[-2:])
-        if 2 * self.window + 1 > side:
-            raise UsageError(f"harmofl: window must be at most {(side - 1) // 2} for these images, got {self.window}.")
+        least = min(data.inputs.shape[-2:])
+        if self.side > least:
+            raise UsageError(f"harmofl: window must be at most {(least - 1) // 2} for these images, got {self.window}.")
         if data.client.held_out:
             return {}
         device = data.inputs.device
@@ -126,7 +141,7 @@ class MeanAmplitude(ServerRule):
         shades = [-mean / std for mean, std in statistics] or [0.0]
         black = torch.tensor(shades, device=device).expand(data.inputs.shape[1])
         rng = generator(0, LAYER, data.name, device=device)
-        total = torch.zeros(len(black), 2 * self.window + 1, 2 * self.window + 1, dtype=torch.float64, device=device)
+        total = torch.zeros(len(black), self.side, self.side, dtype=torch.float64, device=device)
         for indices in data.client.train.split(256):
             spectrum = torch.fft.fft2(data.batch(indices, rng).inputs - black[:, None, None])
             total += spectrum[..., *_window(self.window, device)].abs().sum(0)

@@ -43,7 +43,7 @@ class ModelContrast(Term):
             raise UsageError(f"ModelContrast(tau) must be above 0, got {self.tau}.")
 
     @property
-    def strength(self) -> float:
+    def regulariser_weight(self) -> float:
         """The weight ``mu``."""
         return self.mu
 

@@ -18,6 +18,7 @@ from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext
+from fedatlas.parts.disclosure import Disclosure, Each
 from fedatlas.parts.objective import Term
 from fedatlas.parts.optimizer import SGD, LocalOptimizer
 from fedatlas.parts.server_rule import ServerRule
@@ -31,7 +32,9 @@ class ControlVariate(Term):
     """Corrects every step by the difference between all clients' mean gradient and the client's own."""
 
     name: ClassVar[str] = "scaffold"
-    discloses: ClassVar[tuple[str, ...]] = ("the change of the client's control variate: its mean gradient",)
+    discloses: ClassVar[tuple[Disclosure, ...]] = (
+        Disclosure(Each.SHARED, "the change of the client's control variate: its mean gradient", sender="stepping"),
+    )
 
     def begin(self, local: ClientContext) -> None:
         """Fix the correction ``c - c_k`` for the round; only shared parameters have one."""

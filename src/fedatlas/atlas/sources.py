@@ -23,6 +23,7 @@ from fedatlas.atlas.settings import AtlasSettings
 from fedatlas.data.federation import Federation
 from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.models.head import head_parameters
+from fedatlas.parts.disclosure import Disclosure, Each, UpTo
 from fedatlas.parts.types import Tensors
 
 FEATURE, LABEL = "feature", "label"
@@ -57,21 +58,24 @@ def make_atlas(
 
 def atlas_disclosures(
     source: str = "client2vec", strategy: str = "global", settings: IndexSettings | None = None
-) -> list[str]:
+) -> list[Disclosure]:
     """Return what leaves a client while an atlas is made, before any training.
 
-    >>> atlas_disclosures("label-histogram")
+    >>> [disclosure.why for disclosure in atlas_disclosures("label-histogram")]
     ["the client's vector: the share of each class among its examples"]
     """
-    said = [f"the client's vector: {SOURCES.facts(source)['discloses']}"]
-    if source == "client2vec":
-        if strategy not in STRATEGIES:
-            raise unknown_name("strategy", strategy, STRATEGIES)
-        upload = (settings or IndexSettings()).upload
-        pairs = f"up to {upload} of its examples, each as the pair of the example's embedding and its label"
-        change = "the change of the index network, in each round that the client takes part in"
-        said.insert(0, pairs if strategy == "global" else change)
-    return said
+    vector = Disclosure("vector", f"the client's vector: {SOURCES.facts(source)['discloses']}", "atlas", (None,))
+    if source != "client2vec":
+        return [vector]
+    if strategy not in STRATEGIES:
+        raise unknown_name("strategy", strategy, STRATEGIES)
+    if strategy == "federated":
+        why = "the change of the index network, in each round that the client takes part in"
+        return [Disclosure(Each.SHARED, why, "atlas"), vector]
+    upload = UpTo((settings or IndexSettings()).upload)
+    why = f"{upload} of its examples, each as the pair of the example's embedding and its label"
+    inputs = Disclosure("inputs", why, "atlas", (upload, None))
+    return [inputs, Disclosure("labels", why, "atlas", (upload,), torch.int64), vector]
 
 
 def kept_atlas(file: Path, make: Callable[[], Atlas], *, resume: bool) -> Atlas:

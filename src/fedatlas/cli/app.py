@@ -228,6 +228,7 @@ def map_(
     from fedatlas.atlas.sources import atlas_disclosures, make_atlas
     from fedatlas.cli.run_config import check_device
     from fedatlas.config.config import Config
+    from fedatlas.parts.disclosure import words
     from fedatlas.report.atlas_pictures import map_picture, save_picture, similarity_picture
     from fedatlas.runs.run import Run
 
@@ -242,7 +243,7 @@ def map_(
             left = "the client's vector: what it keeps of its own in the run, which stays home otherwise"
         else:
             settings = Config.load(config, set_ or (), **_sections(None, data, data_folder, None, None, seed))
-            left = "; ".join(atlas_disclosures(source, strategy))
+            left = "; ".join(words(atlas_disclosures(source, strategy)))
             atlas = make_atlas(
                 settings.federation(),
                 source=source,

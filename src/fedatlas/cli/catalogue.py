@@ -8,6 +8,7 @@ from fedatlas.atlas import ENCODERS, SOURCES, atlas_disclosures
 from fedatlas.atlas.client2vec.settings import STRATEGIES
 from fedatlas.data import DATASETS, PARTITIONS
 from fedatlas.models import HUB_PREFIX, MODELS
+from fedatlas.parts.disclosure import words
 from fedatlas.parts.optimizer import OPTIMIZERS
 
 
@@ -35,11 +36,11 @@ NOTES = {
 
 def disclosures_by_algorithm() -> dict[str, str]:
     """Return what leaves a client beyond its number of examples and the model's change; and for an atlas of clients."""
-    lines = {name: build_algorithm(name).disclosures() for name in standalone()}
+    lines = {name: words(build_algorithm(name).disclosures()) for name in standalone()}
     for source in SOURCES:
         strategies = STRATEGIES if source == "client2vec" else ("",)
         lines |= {
-            f"map {source} {strategy}".rstrip(): atlas_disclosures(source, strategy or "global")
+            f"map {source} {strategy}".rstrip(): words(atlas_disclosures(source, strategy or "global"))
             for strategy in strategies
         }
     return {name: "; ".join(said) if said else "nothing beyond the change of the model" for name, said in lines.items()}

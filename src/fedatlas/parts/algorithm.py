@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from fedatlas.errors import UsageError, expect
+from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.extension import Extension
 from fedatlas.parts.objective import CrossEntropy, Term
 from fedatlas.parts.optimizer import SGD, LocalOptimizer
@@ -106,9 +107,9 @@ class Algorithm:
         yield from self.objective
         yield from (part for _, part in self.server_parts())
 
-    def disclosures(self) -> list[str]:
+    def disclosures(self) -> list[Disclosure]:
         """Return what leaves a client beyond its number of examples and the model's change."""
-        return list(dict.fromkeys(line for part in self.parts() for line in part.discloses))
+        return list(dict.fromkeys(disclosure for part in self.parts() for disclosure in part.discloses))
 
     def extend(self, model: nn.Module) -> nn.Module:
         """Return the model with the algorithm's extensions around it."""

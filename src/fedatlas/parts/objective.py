@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedatlas.errors import TrainingError, UsageError, expect_settings
 from fedatlas.models.classifier import inside_transformation
+from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.types import Cohort, Tensors
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class Term:
     """
 
     name: ClassVar[str]
-    discloses: ClassVar[tuple[str, ...]] = ()
-    """What leaves the client beyond the model's change, one line each."""
+    discloses: ClassVar[tuple[Disclosure, ...]] = ()
+    """What leaves the client beyond the model's change."""
     surveys: ClassVar[bool] = False
     """Whether clients are asked (``survey``) before each round's training."""
     weighs_examples: ClassVar[bool] = False
@@ -41,7 +42,7 @@ class Term:
         expect_settings(self)
 
     @property
-    def strength(self) -> float | None:
+    def regulariser_weight(self) -> float | None:
         """The weight of a regulariser against the loss; None for a term that is not one."""
         return None
 
@@ -94,7 +95,9 @@ class ReceivedLoss(Term):
     """Adds nothing to the loss; tells the server how the received model does on the client's training data."""
 
     name: ClassVar[str] = "received_loss"
-    discloses: ClassVar[tuple[str, ...]] = ("mean loss of the received model on the client's training data",)
+    discloses: ClassVar[tuple[Disclosure, ...]] = (
+        Disclosure("loss", "mean loss of the received model on the client's training data"),
+    )
 
     def begin(self, local: ClientContext) -> None:
         """Measure the received model before the first step."""

@@ -6,6 +6,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedatlas.errors import expect_settings
+from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.types import Roster, Tensors
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ class ServerPart:
     """A part that remembers on the server. Subclasses are frozen dataclasses; what they remember is explicit."""
 
     name: ClassVar[str]
-    discloses: ClassVar[tuple[str, ...]] = ()
-    """What leaves the client beyond the model's change, one line each."""
+    discloses: ClassVar[tuple[Disclosure, ...]] = ()
+    """What leaves the client beyond the model's change."""
 
     def __post_init__(self) -> None:
         expect_settings(self)

@@ -25,6 +25,7 @@ from fedatlas.data.federation import Federation
 from fedatlas.engines.workers import fork_available
 from fedatlas.errors import expect
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.disclosure import CHECKED, Dimensions, Disclosure, declared
 from fedatlas.runs.checkpoint import CheckpointStore
 from fedatlas.testing.tiny import (
     ROUNDS,
@@ -126,8 +127,8 @@ def _check_description(algorithm: Algorithm) -> None:
         if not isinstance(name, str) or not name or "|" in name or name in (PERSONAL, OPTIMIZER):
             do = f"Choose a word without '|', and neither {PERSONAL!r} nor {OPTIMIZER!r}, which the engine uses."
             raise failed(algorithm, "names", f"{title} is named {name!r}", do)
-        if not isinstance(part.discloses, tuple) or not all(isinstance(line, str) for line in part.discloses):
-            do = "Make it a tuple of sentences: ('label counts',)."
+        if not isinstance(part.discloses, tuple) or not all(isinstance(one, Disclosure) for one in part.discloses):
+            do = "Make it a tuple: (Disclosure('label_counts', 'how many examples of each class', ...),)."
             raise failed(algorithm, "disclosures", f"{title}.discloses is {part.discloses!r}", do)
 
 
@@ -148,12 +149,17 @@ def _network(algorithm: Algorithm, model: Model, federation: Federation) -> nn.M
 
 def _check_disclosures(algorithm: Algorithm, play: Play) -> None:
     """What leaves a client is declared, and no part's introduction hides another's."""
-    declared = {part.name for part in algorithm.parts() if part.discloses}
-    if silent := sorted(play.spoke - declared):
-        what = f"clients send something under the name {silent[0]!r}, and no part of that name says what"
-        raise failed(algorithm, "disclosures", what, "Set discloses = ('what leaves the client',) on it.")
-    data = play.simulator.runner.data(play.federation.training_ids[0])
-    names = [part.name for part in algorithm.parts() if part.introduce(data)]
+    simulator, data = play.simulator, play.federation.data
+    shape = tuple(data.inputs.shape[1:])
+    dimensions = Dimensions.of(simulator.runner.bench.model, simulator.initial().shared, shape, len(data.classes))
+    known = {when: declared(algorithm.parts(), when, dimensions) for when in CHECKED}
+    for when, client, said, stepped in play.sent:
+        if fault := known[when].fault(said, held_out=client.held_out, stepped=stepped):
+            what = f"what clients send is not what the parts declare ({when}): {fault}"
+            do = "Set discloses = (Disclosure(name, why, when, axes),) on the part, as docs/parts.md shows."
+            raise failed(algorithm, "disclosures", what, do)
+    first = simulator.runner.data(play.federation.training_ids[0])
+    names = [part.name for part in algorithm.parts() if part.introduce(first)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         what = f"two parts named {twice[0]!r} introduce a client, and one overwrites the other"
         raise failed(algorithm, "names", what, "Let one of them introduce, or name them differently.")

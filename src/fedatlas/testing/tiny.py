@@ -17,7 +17,8 @@ from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import AlgorithmCheckError, UsageError, unknown_name
 from fedatlas.models.classifier import Classifier
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.types import Assignment, Memory, ServerState, Tensors, Upload
+from fedatlas.parts.disclosure import When
+from fedatlas.parts.types import Assignment, ClientInfo, Memory, ServerState, Tensors, Upload
 from fedatlas.seeds import derive, generator
 from fedatlas.training.draws import SamplingError
 from fedatlas.training.rounds import RoundRecord, initial_state, play
@@ -146,8 +147,10 @@ class Play:
         self.clients = Watched(self.simulator)
         self.state = initial_state(algorithm, self.clients)
         self.records: list[RoundRecord] = []
-        self.spoke = {name for client in self.simulator.roster for name in client.introduction}
-        """The names under which something left a client."""
+        self.sent: list[tuple[When, ClientInfo, Memory, bool]] = [
+            ("introduction", client, client.introduction, False) for client in self.clients.roster
+        ]
+        """All that left a client beyond the model's change: when, whose, what, and whether it had taken a step."""
 
     def round(self, cohort_size: int) -> None:
         """Play a round and look at all that it left."""
@@ -160,8 +163,9 @@ class Play:
             raise failed(self.algorithm, "sampling", str(error)) from error
         self.state = found.state
         self.records.append(found.record)
-        self.spoke |= {name for reply in found.surveys.values() for name, tensors in reply.items() if tensors}
-        self.spoke |= {name for upload in found.uploads for name in upload.notes}
+        roster = self.clients.roster
+        self.sent += [("survey", roster[client], reply, False) for client, reply in found.surveys.items()]
+        self.sent += [("upload", roster[u.client], u.notes, u.num_steps > 0) for u in found.uploads]
         self._check_unchanged(before, state_tensors(last), "the server changed the last round's state in place")
         arrived = answer_tensors(found.uploads)
         self._check_unchanged(self.clients.arrived, arrived, "the server changed an answer in place")

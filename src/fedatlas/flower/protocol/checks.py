@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, RecordDict
 
-from fedatlas.flower.protocol.expectations import Expectations, Said, Shape, Shapes
+from fedatlas.flower.protocol.expectations import Expectations
 from fedatlas.flower.protocol.messages import (
     ABOUT,
     BUFFERS,
@@ -24,6 +24,7 @@ from fedatlas.flower.protocol.messages import (
     unpack_upload,
     values,
 )
+from fedatlas.parts.disclosure import Declared, Shape, Shapes
 from fedatlas.parts.types import ClientScore, Memory, Tensors, Upload
 
 SLACK = 1 << 24
@@ -48,10 +49,10 @@ def check_upload(records: RecordDict, expected: Expectations, client: int, num_e
     about, metrics = values(records, ABOUT), values(records, METRICS)
     _tensors("change", _arrays(records, CHANGE), expected.change)
     _tensors("buffers", _arrays(records, BUFFERS), expected.buffers)
-    _notes(records, expected.notes)
     for title in ("num_examples", "num_steps"):
         if not isinstance(about.get(title), int) or not 0 <= int(about[title]) < 1 << 62:
             raise BadReplyError(f"{title} is {about.get(title)!r}")
+    _notes(records, expected.notes, held_out=False, stepped=about["num_steps"] > 0)
     if about["num_examples"] != num_examples:
         raise BadReplyError(f"it claims {about['num_examples']} examples, and said {num_examples} at first")
     if "loss" not in metrics or not all(math.isfinite(float(value)) for value in metrics.values()):
@@ -61,10 +62,10 @@ def check_upload(records: RecordDict, expected: Expectations, client: int, num_e
     return unpack_upload(records, client)
 
 
-def check_said(records: RecordDict, said: Said) -> Memory:
-    """Return what a client answered in a survey or said of itself."""
+def check_said(records: RecordDict, expected: Declared, *, held_out: bool = False) -> Memory:
+    """Return a client's answer to a survey, or its introduction."""
     _only(records, {ABOUT}, NOTE)
-    _notes(records, said)
+    _notes(records, expected, held_out=held_out, stepped=False)
     return unpack_memory(NOTE, records)
 
 
@@ -108,20 +109,20 @@ def _arrays(records: RecordDict, name: str) -> ArrayRecord:
     return records.array_records[name]
 
 
-def _notes(records: RecordDict, said: Said) -> None:
+def _notes(records: RecordDict, expected: Declared, *, held_out: bool, stepped: bool) -> None:
     found = set()
     for name, record in records.array_records.items():
-        if not name.startswith(f"{NOTE}/"):
-            continue
         part = name.removeprefix(f"{NOTE}/")
-        if part not in said.shapes:
-            raise BadReplyError(f"{part!r} is no part that says something here")
-        known = {title: shape for title, shape in said.shapes[part].items() if title in record}
-        _tensors(part, record, known)
-        found |= {(part, title) for title in record}
-    missing = sorted(said.always - found)
-    if missing:
-        raise BadReplyError(f"{missing[0][0]} did not say {missing[0][1]!r}")
+        if part == name or not record:
+            continue
+        # By the arrays' own words, so that nothing large is read in vain.
+        said = {title: (_dtype(f"{part} {title}", a), tuple(a.shape)) for title, a in record.items()}
+        if fault := expected.fault_in_part(part, said):
+            raise BadReplyError(fault, code="bad-reply", part=part)
+        _tensors(part, record, expected.shapes[part])
+        found.add(part)
+    if fault := expected.missing_part(found, held_out=held_out, stepped=stepped):
+        raise BadReplyError(fault, code="bad-reply")
 
 
 def _tensors(title: str, record: ArrayRecord, expected: Shapes) -> None:
@@ -133,8 +134,8 @@ def _tensors(title: str, record: ArrayRecord, expected: Shapes) -> None:
 
 def _tensor(what: str, array: Any, expected: Shape) -> None:
     # First by what the array says of itself, so that nothing large is read in vain; then by what it is.
-    dtype = _DTYPES.get(array.dtype)
-    if dtype is None or not expected.fits(dtype, tuple(array.shape)):
+    dtype = _dtype(what, array)
+    if not expected.fits(dtype, tuple(array.shape)):
         raise BadReplyError(f"{what}: {array.dtype} of shape {tuple(array.shape)}, wanted {expected}")
     try:
         tensor = torch.from_numpy(array.numpy())
@@ -144,3 +145,9 @@ def _tensor(what: str, array: Any, expected: Shape) -> None:
         raise BadReplyError(f"{what}: it is {tensor.dtype} of {tuple(tensor.shape)}, which is not what it says")
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
         raise BadReplyError(f"{what}: NaN or infinity in {int((~tensor.isfinite()).sum())} of {tensor.numel()} entries")
+
+
+def _dtype(what: str, array: Any) -> torch.dtype:
+    if array.dtype not in _DTYPES:
+        raise BadReplyError(f"{what}: {array.dtype!r} is not a known type of numbers")
+    return _DTYPES[array.dtype]

@@ -92,7 +92,7 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
     plan, seeds = choices.plan, choices.seeds
     network = make_model(choices.model, choices.model_options, federation, algorithm, seeds.model)
     with repeatable(torch.device("cpu")):
-        expected = expect(algorithm, network, form, members)
+        expected = expect(algorithm, network, form)
         clients = FlowerClients(
             conversation,
             algorithm,

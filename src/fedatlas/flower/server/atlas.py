@@ -30,10 +30,11 @@ from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.flower.protocol.checks import check_arrays
 from fedatlas.flower.protocol.data_form import DataForm, Member
-from fedatlas.flower.protocol.expectations import Expectations, Shape, Shapes, shapes
+from fedatlas.flower.protocol.expectations import Expectations
 from fedatlas.flower.protocol.messages import ABOUT, SHARED, BadReplyError, arrays, plain
 from fedatlas.flower.server.exchange import Conversation
 from fedatlas.flower.server.transport import TRIES, FlowerClients
+from fedatlas.parts.disclosure import Shape, Shapes, shapes
 from fedatlas.parts.types import Tensors
 from fedatlas.training.progress import Silent
 from fedatlas.training.rounds import play

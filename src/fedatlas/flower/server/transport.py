@@ -64,6 +64,7 @@ class FlowerClients:
         if not self.expected.introductions.shapes:
             return {}
         answers = dict(known or {})
+        held_out = {m.name: m.held_out for m in self.members}
         for _ in range(TRIES):
             missing = {m.name: i for i, m in enumerate(self.members) if m.name not in answers}
             if not missing:
@@ -72,7 +73,7 @@ class FlowerClients:
             answers |= self.conversation.ask(
                 "query.introduce",
                 {name: RecordDict({ABOUT: self._about(i)}) for name, i in missing.items()},
-                lambda _, records: check_said(records, self.expected.introductions),
+                lambda name, records: check_said(records, self.expected.introductions, held_out=held_out[name]),
                 round=0,
                 stage="introduction",
             )
