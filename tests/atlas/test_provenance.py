@@ -1,4 +1,5 @@
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from fedatlas.algorithms import fedavg, fedgr, fedper
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.atlas import Atlas, label_histogram
 from fedatlas.atlas.from_run import run_atlas
-from fedatlas.atlas.provenance import is_other
+from fedatlas.atlas.provenance import is_other, made_of, origin_remark, read_origin
 from fedatlas.data import Federation, Iid, NaturalId, Shard, federate, from_arrays
+from fedatlas.data.federation import Origin
 from fedatlas.data.partitions.basic import Share
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.runs.run import Run
@@ -70,13 +72,41 @@ class Halves:
         return [Share(name=f"client-{i}", indices=torch.arange(24 * i, 24 * i + 24).numpy()) for i in range(2)]
 
 
-def test_what_cannot_be_compared_is_no_other() -> None:
-    lines = [f"mine: {iid(partition=Halves()).partition}" for _ in range(2)]
-    assert "at 0x" in lines[0]
-    written = f"mine: {iid().partition}"
-    for one, other in ((lines[0], lines[1]), (lines[0], written), ("", written), ("mine: by hand", written)):
-        assert not is_other(one, other, ["client-0"])
-    assert not is_other(f"{written}, fold 0 of 5", f"{written}, fold 1 of 5", ["client-0"])
+def origin(**settings: Any) -> Origin:
+    found = iid(**settings).origin
+    assert found is not None
+    return found
+
+
+def test_federate_records_what_clients_were_made_of() -> None:
+    assert origin(seed=3) == Origin(data="mine", rule="Iid(num_clients=4)", seed=3)
+    assert origin() == iid().fold(0, 5).origin == iid().hold_out([0]).to("cpu").origin
+    assert label_histogram(iid()).provenance["origin"] == {"data": "mine", "rule": "Iid(num_clients=4)", "seed": 0}
+
+
+def test_what_cannot_be_compared_is_not_other() -> None:
+    assert "at 0x" in iid(partition=Halves()).partition
+    assert origin(partition=Halves()).rule is None
+    assert not is_other(origin(partition=Halves()), origin(), ["client-0"])
+    here = made_of(iid())
+    for record in (None, "over a network", {}, {"data": "mine"}):
+        assert read_origin(record) is None
+        assert origin_remark({"federation": "yours: Iid()", "origin": record}, here, ["client-0"]) is None
+
+
+def test_an_origin_is_read_from_the_record_that_it_was_written_as() -> None:
+    for one in (origin(), origin(partition=Halves(), seed=7)):
+        assert read_origin(json.loads(json.dumps(asdict(one)))) == one
+
+
+def test_a_run_of_an_older_version_says_nothing_of_its_origin(tmp_path: Path) -> None:
+    federation = iid()
+    run = using(federation, fedper(), tmp_path)
+    assert run.resolved["federation"]["origin"] == {"data": "mine", "rule": "Iid(num_clients=4)", "seed": 0}
+    older = dict(run.resolved, federation={k: v for k, v in run.resolved["federation"].items() if k != "origin"})
+    (tmp_path / "resolved.json").write_text(json.dumps(older))
+    assert run_atlas(Run(tmp_path)).provenance["origin"] is None
+    train(federation, fedper(), model="mlp", rounds=1, workers=1, progress=False, folder=tmp_path, resume=True)
 
 
 def test_an_atlas_of_other_clients_than_the_runs_is_told_in_adapting(tmp_path: Path) -> None:

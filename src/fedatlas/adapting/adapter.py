@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedatlas.adapting.result import Adapted
 from fedatlas.adapting.tuning import Tuning
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.atlas.provenance import ORIGIN, warn_if_other
+from fedatlas.atlas.provenance import warn_of_other_run
 from fedatlas.client.data import ResidentData
 from fedatlas.client.model import PERSONAL
 from fedatlas.client.runner import ClientRunner
@@ -154,9 +154,7 @@ class Adapter:
         if not numbers or len(counts) != len(numbers):
             raise UsageError(f"give at least one client, and one number of examples each; got {numbers} and {counts}.")
         if atlas is not None and start == "nearest":
-            known = self.run.resolved["federation"]
-            names = [client["name"] for client in known["clients"]]
-            warn_if_other(atlas.provenance.get(ORIGIN, ""), f"{known['data']}: {known['partition']}", names)
+            warn_of_other_run(atlas, self.run.resolved)
         seed = self.seeds.batches if seed is None else seed
         bench = self.runner.bench
         if augment == "run":

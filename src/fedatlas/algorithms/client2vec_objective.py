@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from fedatlas.algorithms.client2vec_sampling import VECTOR, check_half, positions
 from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.provenance import atlas_remarks
+from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.models.head import find_head
 from fedatlas.parts.context import ClientContext
@@ -206,6 +208,10 @@ class AtlasVectors(ServerRule):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_half(self.atlas, self.half, "AtlasVectors")
+
+    def check_clients(self, federation: Federation) -> list[str]:
+        """Return a remark where the atlas was made of other clients."""
+        return atlas_remarks(self.atlas, federation)
 
     def init(self, shared: Tensors, roster: Roster) -> Tensors:
         """Return the vectors, in the order of client ids; what the atlas knows of held-out clients is not told."""

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.provenance import atlas_remarks
+from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.sampler import Sampler, Uniform
@@ -47,6 +49,10 @@ class SimilarToLast(Sampler):
         if not self.tau > 0:
             raise UsageError(f"SimilarToLast(tau) must be above 0, got {self.tau}.")
         check_half(self.atlas, self.half, "SimilarToLast")
+
+    def check_clients(self, federation: Federation) -> list[str]:
+        """Return a remark where the atlas was made of other clients."""
+        return atlas_remarks(self.atlas, federation)
 
     def init(self, shared: Tensors, roster: Roster) -> Tensors:
         """Return where each client is in the atlas, and that none was drawn yet (round 0)."""
@@ -107,6 +113,10 @@ class SimilarityWeights(Weighting):
         if not self.lambda1 > 0:
             raise UsageError(f"SimilarityWeights(lambda1) must be above 0, got {self.lambda1}.")
         check_half(self.atlas, self.half, "SimilarityWeights")
+
+    def check_clients(self, federation: Federation) -> list[str]:
+        """Return a remark where the atlas was made of other clients."""
+        return atlas_remarks(self.atlas, federation)
 
     def init(self, shared: Tensors, roster: Roster) -> Tensors:
         """Return where each client is in the atlas, and no past."""

@@ -21,8 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.algorithms.fedgr import TYPE_VECTOR, Grouped, Grouping, TypeGroups, TypeVector, grouping_by
+from fedatlas.algorithms.fedgr import TYPE_VECTOR, FixedGroups, Grouped, Grouping, TypeGroups, TypeVector, grouping_by
 from fedatlas.algorithms.registry import recipe
+from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError
 from fedatlas.models.head import head_parameters
 from fedatlas.models.prompted import CustomizedClassifier, PromptedClassifier, TypePrompted
@@ -161,6 +162,10 @@ class GroupCentres(ServerRule):
     name: ClassVar[str] = NAME
     groups: Grouping = TypeGroups()
     """How they are grouped."""
+
+    def check_clients(self, federation: Federation) -> list[str]:
+        """Return a remark where known groups were made of other clients."""
+        return self.groups.remarks(federation) if isinstance(self.groups, FixedGroups) else []
 
     def note(self, memory: Tensors, client: ClientInfo) -> Tensors:
         """Send the centres and the client's group, -1 where it has none; nothing in the first round."""

@@ -11,10 +11,10 @@ that the client received.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,8 @@ from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.registry import recipe
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.grouping import COVARIANCES, METHODS, Groups, group_clients, group_means
-from fedatlas.atlas.provenance import ORIGIN
+from fedatlas.atlas.provenance import made_of, origin_remark
+from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError, expect, expect_settings, unknown_name
 from fedatlas.models.prompted import TypePrompted
 from fedatlas.parts.algorithm import Algorithm
@@ -145,8 +146,8 @@ class FixedGroups:
     """The clients, by name."""
     groups: tuple[int, ...]
     """The group of each."""
-    origin: str = field(default="", repr=False, compare=False)
-    """The data and the partition that they were made of, where known."""
+    provenance: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The provenance of the atlas that they were made from, if there is one."""
 
     def __post_init__(self) -> None:
         if len(self.clients) != len(self.groups):
@@ -163,6 +164,14 @@ class FixedGroups:
         names = [cohort.roster[upload.client].name for upload in cohort.uploads]
         self.check(names)
         return torch.tensor([known[name] for name in names])
+
+    def remarks(self, federation: Federation) -> list[str]:
+        """Return a remark where the groups have a federation's clients, but were made of others."""
+        if not {federation.clients[i].name for i in federation.training_ids} <= set(self.clients):
+            return []  # an error before the first round
+        names = [client.name for client in federation]
+        remark = origin_remark(self.provenance, made_of(federation), names)
+        return [] if remark is None else [remark]
 
     def check(self, names: Sequence[str]) -> None:
         """Refuse clients that have no group."""
@@ -201,6 +210,10 @@ class GroupLoss(Weighting):
                 raise UsageError(f"GroupLoss({title}) must be in [0, 1], got {value}.")
         if self.delay < 0:
             raise UsageError(f"GroupLoss(delay) must not be negative, got {self.delay}.")
+
+    def check_clients(self, federation: Federation) -> list[str]:
+        """Return a remark where known groups were made of other clients."""
+        return self.groups.remarks(federation) if isinstance(self.groups, FixedGroups) else []
 
     def init(self, shared: Tensors, roster: Roster) -> Tensors:
         """Look for clients without a group before the first round; return the memory, which is empty."""
@@ -249,8 +262,9 @@ def grouping_by(atlas: Grouped | str | Path | None, num_groups: int, method: str
         return TypeGroups(num_groups=num_groups, method=method)
     opened = Atlas.load(atlas) if isinstance(atlas, str | Path) else atlas
     found = opened.groups(min(num_groups, len(opened.names)), method=method, seed=0).tolist()
-    origin = str(opened.provenance.get(ORIGIN, "")) if isinstance(opened, Atlas) else ""
-    return FixedGroups(clients=tuple(opened.names), groups=tuple(int(group) for group in found), origin=origin)
+    groups = tuple(int(group) for group in found)
+    provenance = opened.provenance if isinstance(opened, Atlas) else {}
+    return FixedGroups(clients=tuple(opened.names), groups=groups, provenance=provenance)
 
 
 @recipe(changes="weighting", over="base", paper="FedGCR")

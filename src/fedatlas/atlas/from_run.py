@@ -7,24 +7,46 @@ FedPCE's 32 numbers are made for it: clients with like data come to lie together
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.provenance import made_of_run
 from fedatlas.client.model import PERSONAL
 from fedatlas.errors import UsageError
 from fedatlas.parts.types import Tensors
-
-if TYPE_CHECKING:
-    from fedatlas.adapting.result import Adapted
-    from fedatlas.runs.run import Run
+from fedatlas.runs.run import Run
 
 FEATURE = "feature"
 
 
-def run_atlas(run: Run, *, parameters: Sequence[str] | None = None, adapted: Sequence[Adapted] = ()) -> Atlas:
+class JoinedClient(Protocol):
+    """A client that joined a finished run, as adapting to it leaves it."""
+
+    @property
+    def client(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def domain(self) -> str | None:
+        """Its domain, if it has one."""
+        ...
+
+    @property
+    def num_examples(self) -> int:
+        """Training examples that were used."""
+        ...
+
+    @property
+    def personal(self) -> Tensors:
+        """Its own parameters and running statistics."""
+        ...
+
+
+def run_atlas(run: Run, *, parameters: Sequence[str] | None = None, adapted: Sequence[JoinedClient] = ()) -> Atlas:
     """Return the personal parameters of a run's clients, as half ``feature``; running statistics are left out.
 
     Args:
@@ -51,7 +73,7 @@ def run_atlas(run: Run, *, parameters: Sequence[str] | None = None, adapted: Seq
             "algorithm": run.name,
             "round": checkpoint.state.round,
             "parameters": names,
-            "federation": f"{run.resolved['federation']['data']}: {run.resolved['federation']['partition']}",
+            **made_of_run(run.resolved),
         },
     )
     for one in adapted:

@@ -1,87 +1,87 @@
-"""Whether an atlas was made of the clients that it is used for, as far as it says of what it was made."""
+"""Whether an atlas was made of the clients that it is used for, as far as its provenance says."""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
 
 from fedatlas.atlas.atlas import Atlas
+from fedatlas.data.federation import Federation, Origin
 
-if TYPE_CHECKING:
-    from fedatlas.data.federation import Federation
-    from fedatlas.parts.algorithm import Algorithm
-
-ORIGIN = "federation"
-"""The key of an atlas's provenance that says of what it was made: ``data: partition``, as ``federate`` writes it."""
-
-_WRITTEN = re.compile(
-    r"(?P<data>.*?): (?P<rule>\w+\(.*\)), (\S+ of each client's examples for test|test on \w+), .* held out, "
-    r"seed (?P<seed>-?\d+)",
-    re.DOTALL,
-)
-_UNNAMED_DATA = "arrays"
+FEDERATION, ORIGIN = "federation", "origin"
+"""Keys of an atlas's provenance: what it was made of in words, ``data: partition``, and as a record."""
+UNNAMED_DATA = "arrays"
+"""The name of data that were not given one."""
 _NUMBERED = re.compile(r"client-\d+")
-_ADDRESS = "at 0x"
 
 
-def warn_of_other_origin(algorithm: Algorithm, federation: Federation) -> None:
-    """Warn where an atlas that an algorithm uses says that it was made of other data or another partition."""
-    here = f"{federation.name}: {federation.partition}"
-    for origin in _origins(algorithm, federation):
-        warn_if_other(origin, here, [client.name for client in federation], stacklevel=4)
+def made_of(federation: Federation) -> dict[str, Any]:
+    """Return what the provenance of an atlas says of the federation that it is made of."""
+    origin = federation.origin
+    return {
+        FEDERATION: f"{federation.name}: {federation.partition}",
+        ORIGIN: None if origin is None else asdict(origin),
+    }
 
 
-def warn_if_other(origin: object, here: str, clients: Iterable[str], *, stacklevel: int = 2) -> None:
-    """Warn where ``origin`` and ``here``, both ``data: partition``, cannot be of the same clients."""
-    if is_other(str(origin), here, clients):
-        warnings.warn(
-            f"the atlas says it was made of {origin}; but the clients are those of {here}. Where only names and sizes "
-            "are the same, its vectors mean nothing. Make the atlas of these clients.",
-            stacklevel=stacklevel + 1,
-        )
+def made_of_run(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same for the federation of a run, from the run's settings."""
+    known = resolved["federation"]
+    return {FEDERATION: f"{known['data']}: {known['partition']}", ORIGIN: known.get(ORIGIN)}
 
 
-def is_other(origin: str, here: str, clients: Iterable[str]) -> bool:
-    """Tell whether two lines ``data: partition`` are plainly of different clients; what cannot be read may be alike.
-
-    How much is set apart for tests or held out does not count, and neither does the seed where clients have names that
-    stand for something, such as an owner's or a domain's.
-
-    >>> one, other = (f"mnist: Iid(num_clients=9), 0.25 of each client's examples for test, 0 held out, seed {i}"
-    ...               for i in (0, 1))
-    >>> is_other(one, other, ["client-0"]), is_other(one, other, ["Lyon"]), is_other("", other, ["client-0"])
-    (True, False, False)
-    """
-    one, other = _WRITTEN.match(origin), _WRITTEN.match(here)
-    if one is None or other is None:
-        return False
-    names = {one["data"], other["data"]}
-    rules = {one["rule"], other["rule"]}
+def origin_remark(provenance: Mapping[str, Any], here: Mapping[str, Any], clients: Iterable[str]) -> str | None:
+    """Return what to say where an atlas was made of other clients than those ``here``, as ``made_of`` writes both."""
+    one, other = (read_origin(record.get(ORIGIN)) for record in (provenance, here))
+    if one is None or other is None or not is_other(one, other, clients):
+        return None
     return (
-        (len(names) > 1 and _UNNAMED_DATA not in names)
-        # A part of the user's own may be written with its place in memory, which is another each time.
-        or (len(rules) > 1 and not any(_ADDRESS in rule for rule in rules))
-        or (one["seed"] != other["seed"] and any(_NUMBERED.fullmatch(name) for name in clients))
+        f"the atlas says it was made of {provenance.get(FEDERATION)}; but the clients are those of {here[FEDERATION]}. "
+        "Where only names and sizes are the same, its vectors mean nothing. Make the atlas of these clients."
     )
 
 
-def _sizes(atlas: Atlas) -> dict[str, int]:
-    return dict(zip(atlas.names, atlas.sizes.tolist(), strict=True))
+def atlas_remarks(atlas: Atlas, federation: Federation) -> list[str]:
+    """Return a remark where an atlas has a federation's clients, but was made of others.
 
-
-def _origins(algorithm: Algorithm, federation: Federation) -> list[str]:
-    """Return what an algorithm's atlases, and the groups that were made of one, say of their origin.
-
-    Those that do not have the clients are left out: they are refused before the first round.
+    One that lacks a client, or has another number of its examples, is an error before the first round.
     """
     wanted = {federation.clients[i].name: len(federation.clients[i].train) for i in federation.training_ids}
-    found = []
-    for part in algorithm.parts():
-        atlas, groups = getattr(part, "atlas", None), getattr(part, "groups", None)
-        if isinstance(atlas, Atlas) and wanted.items() <= _sizes(atlas).items():
-            found.append(str(atlas.provenance.get(ORIGIN, "")))
-        if (origin := getattr(groups, "origin", "")) and wanted.keys() <= set(getattr(groups, "clients", ())):
-            found.append(str(origin))
-    return list(dict.fromkeys(filter(None, found)))
+    if not wanted.items() <= dict(zip(atlas.names, atlas.sizes.tolist(), strict=True)).items():
+        return []
+    remark = origin_remark(atlas.provenance, made_of(federation), [client.name for client in federation])
+    return [] if remark is None else [remark]
+
+
+def warn_of_other_run(atlas: Atlas, resolved: Mapping[str, Any], *, stacklevel: int = 2) -> None:
+    """Warn where an atlas was made of other clients than those of a run."""
+    names = [client["name"] for client in resolved["federation"]["clients"]]
+    if (remark := origin_remark(atlas.provenance, made_of_run(resolved), names)) is not None:
+        warnings.warn(remark, stacklevel=stacklevel + 1)
+
+
+def read_origin(record: object) -> Origin | None:
+    """Return the origin that a record holds; None where it holds none, as in files of older versions."""
+    if not isinstance(record, Mapping) or not {"data", "rule", "seed"} <= record.keys():
+        return None
+    rule = record["rule"]
+    return Origin(data=str(record["data"]), rule=None if rule is None else str(rule), seed=int(record["seed"]))
+
+
+def is_other(one: Origin, other: Origin, clients: Iterable[str]) -> bool:
+    """Return whether two origins are plainly of different clients.
+
+    The seed does not count where clients have names that stand for something, such as an owner's or a domain's.
+
+    >>> one, other = (Origin(data="mnist", rule="Iid(num_clients=9)", seed=seed) for seed in (0, 1))
+    >>> is_other(one, other, ["client-0"]), is_other(one, other, ["Lyon"])
+    (True, False)
+    """
+    return (
+        (one.data != other.data and UNNAMED_DATA not in (one.data, other.data))
+        or (one.rule != other.rule and None not in (one.rule, other.rule))
+        or (one.seed != other.seed and any(_NUMBERED.fullmatch(name) for name in clients))
+    )

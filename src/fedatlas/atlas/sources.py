@@ -18,6 +18,7 @@ from fedatlas.atlas.client2vec.settings import STRATEGIES, IndexSettings
 from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.encoders.registry import make_encoder
 from fedatlas.atlas.noise import clip_rows
+from fedatlas.atlas.provenance import made_of
 from fedatlas.atlas.registry import SOURCES, source
 from fedatlas.atlas.settings import AtlasSettings
 from fedatlas.data.federation import Federation
@@ -216,5 +217,5 @@ def _collect(federation: Federation, half: str, rows: Tensor, provenance: Mappin
         halves={half: rows},
         sizes=torch.tensor([len(client.train) for client in federation]),
         domains=tuple(client.domain for client in federation),
-        provenance={**provenance, "federation": f"{federation.name}: {federation.partition}"},
+        provenance={**provenance, **made_of(federation)},
     )

@@ -46,6 +46,17 @@ class Client:
         return f"Client({', '.join(parts)}{', held out' if self.held_out else ''})"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """How the clients of a federation were made of a data set."""
+
+    data: str
+    """The data set's name."""
+    rule: str | None
+    """The partition with its settings; None for one that cannot be written down."""
+    seed: int
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Federation:
     """The clients and their data."""
@@ -54,6 +65,8 @@ class Federation:
     clients: tuple[Client, ...]
     partition: str = ""
     """One line that says how the clients came about."""
+    origin: Origin | None = None
+    """The same as a record, where ``federate`` made them."""
 
     def __post_init__(self) -> None:
         if not self.clients:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError, expect
 from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.extension import Extension
@@ -106,6 +107,10 @@ class Algorithm:
         """Yield the parts that may ask something of a client."""
         yield from self.objective
         yield from (part for _, part in self.server_parts())
+
+    def check_clients(self, federation: Federation) -> list[str]:
+        """Return the parts' remarks about the clients, each once."""
+        return list(dict.fromkeys(line for part in self.parts() for line in part.check_clients(federation)))
 
     def disclosures(self) -> list[Disclosure]:
         """Return what leaves a client beyond its number of examples and the model's change."""

@@ -17,6 +17,7 @@ from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.types import Cohort, Tensors
 
 if TYPE_CHECKING:
+    from fedatlas.data.federation import Federation
     from fedatlas.parts.context import ClientContext, ClientData
 from fedatlas.parts.types import Batch, Output
 
@@ -45,6 +46,10 @@ class Term:
     def regulariser_weight(self) -> float | None:
         """The weight of a regulariser against the loss; None for a term that is not one."""
         return None
+
+    def check_clients(self, federation: Federation) -> list[str]:
+        """Return remarks about the clients, to warn of before the first round; raise if they cannot be used."""
+        return []
 
     def introduce(self, data: ClientData) -> Tensors:
         """Return what the server must know before the first round; sent once."""

@@ -10,6 +10,7 @@ from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.types import Roster, Tensors
 
 if TYPE_CHECKING:
+    from fedatlas.data.federation import Federation
     from fedatlas.parts.context import ClientData
 
 
@@ -22,6 +23,10 @@ class ServerPart:
 
     def __post_init__(self) -> None:
         expect_settings(self)
+
+    def check_clients(self, federation: Federation) -> list[str]:
+        """Return remarks about the clients, to warn of before the first round; raise if they cannot be used."""
+        return []
 
     def introduce(self, data: ClientData) -> Tensors:
         """Return what the server must know of a client before the first round; sent once."""

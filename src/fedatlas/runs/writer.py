@@ -196,7 +196,12 @@ def _installed(name: str) -> bool:
 
 def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
     """Raise RunFolderError if the settings differ; those of the machine and the number of rounds may."""
-    free: set[tuple[str, ...]] = {("machine",), ("versions",), ("training", "memory_limit")}
+    free: set[tuple[str, ...]] = {
+        ("machine",),
+        ("versions",),
+        ("training", "memory_limit"),
+        ("federation", "origin"),  # runs of older versions do not have it
+    }
     optimizer = now["algorithm"]["optimizer"]
     while "base" in optimizer:
         optimizer = optimizer["base"]

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedatlas.atlas.provenance import warn_of_other_origin
 from fedatlas.client.model import skips_single_examples
 from fedatlas.client.work import LocalWork, Precision
 from fedatlas.data.dataset import first_few
@@ -136,7 +135,8 @@ def train_run(
     if place.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {device!r} was asked for, but torch sees no GPU here; use --device cpu.")
     plan.cohort_size(len(federation.training_ids))
-    warn_of_other_origin(algorithm, federation)
+    for remark in algorithm.check_clients(federation):
+        warnings.warn(remark, stacklevel=3)
     network = make_model(settings.model, settings.model_options, federation, algorithm, seeds.model, try_on=place)
     warn_of_idle_clients(network, federation, settings.work.batch_size)
     resolved = resolve(federation, algorithm, network, settings)
@@ -193,6 +193,7 @@ def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, se
             "data": federation.name,
             "kind": federation.data.kind,
             "partition": federation.partition,
+            "origin": None if federation.origin is None else asdict(federation.origin),
             "classes": list(federation.data.classes),
             "fingerprint": fingerprint(federation),
             "form": {

@@ -22,6 +22,7 @@ from fedatlas.atlas.client2vec.settings import IndexTraining
 from fedatlas.atlas.client2vec.train_federated import train_federated
 from fedatlas.atlas.client2vec.train_global import train_globally
 from fedatlas.atlas.encoders.base import Embeddings
+from fedatlas.atlas.provenance import made_of
 from fedatlas.atlas.registry import source
 from fedatlas.client.machine import keep_freed_memory
 from fedatlas.client.precision import products_like_convolutions
@@ -100,7 +101,7 @@ def train_index_network(
         "strategy": strategy,
         "epochs": epochs,
         "seed": how.seed,
-        "federation": f"{federation.name}: {federation.partition}",
+        **made_of(federation),
         "training_clients": len(counts),
         "training_pairs": sum(counts),
         "fewest_pairs": min(counts),

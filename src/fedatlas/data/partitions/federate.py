@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.data.dataset import Dataset, first_few
-from fedatlas.data.federation import Client, Federation
+from fedatlas.data.federation import Client, Federation, Origin
 from fedatlas.data.partitions.basic import Indices, NaturalId, Partition, Share
 from fedatlas.data.partitions.registry import PARTITIONS
 from fedatlas.errors import DataError, UsageError, expect, unknown_name
@@ -73,22 +73,28 @@ def federate(
         chosen = _choose_held_out(clients, held_out, seed)
     else:
         chosen = _named(clients, [held_out] if isinstance(held_out, str) else held_out)
+    rule = _rule(partition)
     return Federation(
         data=data,
         clients=tuple(replace(client, held_out=i in chosen) for i, client in enumerate(clients)),
-        partition=_line(partition, test, test_fraction, held_out, seed),
+        partition=_line(rule, test, test_fraction, held_out, seed),
+        # The text of a custom object holds its place in memory, which is another each time.
+        origin=Origin(data=data.name, rule=None if " at 0x" in rule else rule, seed=seed),
     )
 
 
-def _line(partition: Partition, test: str, test_fraction: float, held_out: HeldOut, seed: int) -> str:
-    name = repr(partition)
-    if is_dataclass(partition):
-        settings = ((field.name, getattr(partition, field.name)) for field in fields(partition))
-        given = ", ".join(f"{title}={value!r}" for title, value in settings if value is not None)
-        name = f"{type(partition).__name__}({given})"
+def _rule(partition: Partition) -> str:
+    if not is_dataclass(partition):
+        return repr(partition)
+    settings = ((field.name, getattr(partition, field.name)) for field in fields(partition))
+    given = ", ".join(f"{title}={value!r}" for title, value in settings if value is not None)
+    return f"{type(partition).__name__}({given})"
+
+
+def _line(rule: str, test: str, test_fraction: float, held_out: HeldOut, seed: int) -> str:
     aside = f"{test_fraction:g} of each client's examples for test" if test == "client" else f"test on {test}"
     apart = f"{held_out:g}" if isinstance(held_out, int | float) else repr(held_out)
-    return f"{name}, {aside}, {apart} held out, seed {seed}"
+    return f"{rule}, {aside}, {apart} held out, seed {seed}"
 
 
 def _split_inside(share: Share, test_fraction: float, seed: int, place: int) -> Client:
