@@ -67,20 +67,30 @@ class Seeds:
         return cls(partition=seed, model=seed, sampling=seed, batches=seed)
 
 
+_repeating: set[str] = set()
+"""The types of devices for which ``repeatable`` is in effect."""
+
+
 @contextmanager
 def repeatable(device: torch.device) -> Iterator[None]:
     """Compute so that the bits repeat.
 
     On a CPU with one thread: sums then have one order, and processes do not fight for cores. On a GPU with those of
-    cuDNN's algorithms that add in a fixed order.
+    cuDNN's algorithms that add in a fixed order. Inside another such context nothing is set again.
     """
-    if device.type == "cuda":
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
-            yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    if device.type in _repeating:
         yield
+        return
+    _repeating.add(device.type)
+    before = torch.get_num_threads()
+    try:
+        if device.type == "cuda":
+            with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+                yield
+        else:
+            torch.set_num_threads(1)
+            yield
     finally:
-        torch.set_num_threads(before)
+        _repeating.discard(device.type)
+        if device.type != "cuda":
+            torch.set_num_threads(before)

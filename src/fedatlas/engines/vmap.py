@@ -280,13 +280,14 @@ class _Trained(NamedTuple):
 
 
 def _results(groups: Sequence[_Trained]) -> Iterator[tuple[int, Result]]:
-    """Wait for the device, and yield positions and results."""
-    for group in groups:
-        means, broken = group.told.tolist()
+    """Yield positions and results; then wait for the device, and fill in the losses.
+
+    So whoever adds the changes up has enqueued that before anything waits.
+    """
+    metrics: list[list[dict[str, float]]] = [[{} for _ in group.clients] for group in groups]
+    for group, own in zip(groups, metrics, strict=True):
         for i, client in enumerate(group.clients):
             local = client.local
-            if broken[i] or not math.isfinite(means[i]):
-                raise training_error(f"loss is {means[i]} or a parameter is not finite", local)
             upload = Upload(
                 client=client.work.assignment.client,
                 num_examples=local.data.num_examples,
@@ -294,9 +295,15 @@ def _results(groups: Sequence[_Trained]) -> Iterator[tuple[int, Result]]:
                 change=group.changes[i],
                 buffers=local.buffers,
                 notes=group.notes[i],
-                metrics={"loss": means[i]},
+                metrics=own[i],
             )
             yield client.position, (upload, local.memory)
+    for group, own in zip(groups, metrics, strict=True):
+        means, broken = group.told.tolist()
+        for i, client in enumerate(group.clients):
+            if broken[i] or not math.isfinite(means[i]):
+                raise training_error(f"loss is {means[i]} or a parameter is not finite", client.local)
+            own[i]["loss"] = means[i]
 
 
 class _Batches:

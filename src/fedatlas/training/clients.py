@@ -24,7 +24,10 @@ class Clients(Protocol):
         ...
 
     def train(self, assignments: Sequence[Assignment]) -> Iterator[Upload]:
-        """Start training, and return an iterator over the uploads as they arrive."""
+        """Start training, and return an iterator over the uploads as they arrive.
+
+        The metrics of an upload are complete when the iterator has ended.
+        """
         ...
 
     def prepare(self, round: int, clients: Sequence[int]) -> None:
