@@ -84,9 +84,10 @@ def test_runs_under_names_of_the_users_own_go_by_them(tmp_path: Path) -> None:
     rows = results_table(runs)
     assert [row["algorithm"] for row in rows] == ["weak", "strong (mu=0.1)", "strong (mu=1)", "fedprox"]
     assert [row["runs"] for row in rows] == ["2", "1", "1", "1"]
-    with (tmp_path / "a/config.toml").open("a") as file:
-        file.write("[atlas]\nfile = 'atlas.safetensors'\n")
-    assert Run(tmp_path / "a").label == "client2vec+weak"
+    write_run(tmp_path / "f", [client("a")], lambda r, c: 60, algorithm="client2vec+fedprox")
+    config = (tmp_path / "a/config.toml").read_text()
+    (tmp_path / "f/config.toml").write_text(f"{config}[atlas]\nfile = 'atlas.safetensors'\n")
+    assert Run(tmp_path / "f").label == "client2vec+weak"
     (tmp_path / "a/config.toml").write_text("[algorithm")
     assert Run(tmp_path / "a").label == "fedprox"
 
