@@ -95,7 +95,9 @@ def compiled_network(model: nn.Module, algorithm: Algorithm) -> Network:
         if term.differentiates_twice:
             raise UsageError(
                 f"{algorithm.name}: {type(term).__name__} needs second derivatives, which compiled networks lack. "
-                "Set training.compile to false."
+                "Set training.compile to false.",
+                code="compile-unfit",
+                term=term.name,
             )
     network: Network = torch.compile(model, dynamic=False)
     return network

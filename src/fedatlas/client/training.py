@@ -216,10 +216,11 @@ def draw_order(work: LocalWork, count: int, seed: int, skip_single: bool) -> tup
 
 
 def training_error(what: str, local: LocalContext) -> TrainingError:
-    """Return the error that says whose training broke, when and how."""
+    """Return the error for a client whose training broke."""
     return TrainingError(
         f"{what} (lr={local.lr:g}). Lower the learning rate, or look at this client's data.",
         client=local.data.name,
         round=local.round,
         stage="training",
+        code="training-diverged",
     )

@@ -29,7 +29,7 @@ EVALUATED_TOGETHER = 1000
 
 
 class Simulator:
-    """A transport that runs clients on this machine and keeps what they remember.
+    """Clients that run on this machine.
 
     ``workers`` processes of one thread each share the examples; the results do not depend on their number.
     """
@@ -54,9 +54,9 @@ class Simulator:
             algorithm, model.to(self.device), federation, work or LocalWork(), seed, timed=profile
         )
         self.memory: MutableMapping[int, Memory] = {}
-        """What each client remembers, as of the last committed round."""
+        """Each client's memory, as of the last committed round."""
         self.changed: set[int] = set()
-        """Clients whose memory changed since somebody last cleared this set."""
+        """The clients whose memory changed since the last checkpoint."""
         self._pending: dict[int, Memory] = {}
         self._tests: TestParts | None = None
         self.workers = choose_workers(workers, self.device, len(federation.training_ids))
@@ -89,13 +89,13 @@ class Simulator:
         return self._tasks.pool
 
     def place(self, tensor: Tensor) -> Tensor:
-        """Return a tensor that was read from a file where, and laid out as, the model's own are."""
+        """Return a tensor from a file on the model's device and in the model's memory format."""
         if self.device.type == "cuda" and self.runner.channels_last and tensor.ndim == 4:
             return tensor.to(self.device, memory_format=torch.channels_last)
         return tensor.to(self.device)
 
     def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
-        """Return what clients answer before training, by client id."""
+        """Return the clients' replies before training, by client id."""
         answers = self._run([Task("survey", self._given(one), self._cost(one)) for one in assignments])
         return {assignment.client: answer for assignment, answer in zip(assignments, answers, strict=True)}
 
@@ -133,7 +133,7 @@ class Simulator:
         return dict(self.trainer.fallbacks)
 
     def commit(self) -> None:
-        """Take over what clients remember after a round that was played to its end."""
+        """Make the clients' memory after this round the valid one."""
         self.memory.update(self._pending)
         self.changed |= self._pending.keys()
         self._pending = {}
@@ -171,7 +171,9 @@ class Simulator:
         for score in scores:
             if not math.isfinite(score.loss):
                 name = self.federation.clients[score.client].name
-                raise TrainingError(f"loss is {score.loss}", client=name, round=round, stage="evaluation")
+                raise TrainingError(
+                    f"loss is {score.loss}", client=name, round=round, stage="evaluation", code="training-diverged"
+                )
         return sorted(scores, key=lambda score: score.client)
 
     def _introductions(self) -> list[Memory]:
@@ -194,10 +196,14 @@ class Simulator:
 def choose_workers(workers: int | None, device: torch.device, num_clients: int) -> int:
     """Return how many worker processes to use: those asked for, else one a core on a CPU."""
     if workers is not None and workers < 1:
-        raise UsageError(f"workers must be at least 1, got {workers}.")
+        raise UsageError(f"workers must be at least 1, got {workers}.", code="out-of-range", got=workers)
     if device.type != "cpu" or not fork_available():
         if workers is not None and workers > 1:
-            raise UsageError(f"workers={workers} needs the CPU of a system that can fork; use workers=1 on {device}.")
+            raise UsageError(
+                f"workers={workers} needs the CPU of a system that can fork; use workers=1 on {device}.",
+                code="no-workers",
+                got=workers,
+            )
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     return min(workers if workers is not None else cores, num_clients)

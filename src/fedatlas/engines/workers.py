@@ -285,7 +285,8 @@ class WorkerPool:
         codes = [p.exitcode for p in self._processes if p.exitcode is not None]
         return FedatlasError(
             f"a worker process ended without an answer (exit codes {codes}); the machine may be out of memory. "
-            "The last checkpoint is intact: use fewer workers or smaller batches, and resume."
+            "The last checkpoint is intact: use fewer workers or smaller batches, and resume.",
+            code="worker-lost",
         )
 
 

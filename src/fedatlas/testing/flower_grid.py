@@ -49,7 +49,7 @@ class InProcessGrid(Grid):
     @property
     def run(self) -> Run:
         """There is no run at a SuperLink."""
-        raise UsageError("a grid in one process has no run.")
+        raise UsageError("a grid in one process has no run.", code="no-run")
 
     def create_message(self, *arguments: Any, **options: Any) -> Message:
         """Return a message."""

@@ -73,7 +73,9 @@ def tiny_model(federation: Federation) -> nn.Module:
     """Return a small network for the examples of a federation."""
     kind = federation.data.kind
     if kind == "tokens":
-        raise UsageError(f"{federation.name} holds tokens, for which there is no tiny model; give model=...")
+        raise UsageError(
+            f"{federation.name} holds tokens, for which there is no tiny model; give model=...", code="model-missing"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(SEED, "tiny model"))
         return TinyNetwork(federation.data.inputs.shape[1], federation.num_classes, images=kind == "image")
@@ -248,7 +250,8 @@ def difference(one: Tensors, other: Tensors) -> str | None:
 
 def failed(algorithm: Algorithm, check: str, what: str, do: str = "") -> AlgorithmCheckError:
     """Return the error for a broken promise."""
-    return AlgorithmCheckError(f"{algorithm.name}, check {check!r}: {what.rstrip('.')}. {do}".rstrip())
+    text = f"{algorithm.name}, check {check!r}: {what.rstrip('.')}. {do}".rstrip()
+    return AlgorithmCheckError(text, code="promise-broken", algorithm=algorithm.name, check=check)
 
 
 @contextmanager

@@ -16,11 +16,11 @@ from fedatlas.parts.types import Roster, Tensors
 from fedatlas.seeds import numpy_generator
 
 DRAW = "Let sample() return as many of its candidates as count says."
-"""What a sampler is to do."""
+"""What a sampler must do."""
 
 
 class SamplingError(UsageError):
-    """A sampler returned what it must not."""
+    """A sampler drew something other than clients that may train."""
 
 
 class Draws:
@@ -35,7 +35,7 @@ class Draws:
         self._ahead: tuple[int, Tensors, tuple[list[int], Tensors]] | None = None
 
     def draw(self, number: int, memory: Tensors) -> tuple[list[int], Tensors]:
-        """Return the clients of a round, given what the sampler remembers, and what it remembers then."""
+        """Return the clients of a round and the sampler's new memory, given its memory."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[0] == number and ahead[1] is memory:
             return ahead[2]
@@ -43,42 +43,60 @@ class Draws:
         return self._sound(self._sampler.sample(self._candidates, self._count, self._roster, memory, rng))
 
     def _sound(self, answer: tuple[Iterable[object], Tensors]) -> tuple[list[int], Tensors]:
-        """Return what a sampler said, ids of numpy's or torch's as Python's own, or refuse it."""
+        """Return the draw with ids as Python's int; raise SamplingError if it is not a valid one."""
         title = type(self._sampler).__name__
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
-            raise SamplingError(f"{title} returned {answer!r:.80}. Let sample() end with `return ids, memory`.")
+            raise SamplingError(
+                f"{title} returned {answer!r:.80}. Let sample() end with `return ids, memory`.",
+                code="bad-draw",
+                sampler=title,
+            )
         if not isinstance(answer[0], Iterable):
-            raise SamplingError(f"{title} drew {answer[0]!r:.80}, which is no list of ids. {DRAW}")
+            raise SamplingError(
+                f"{title} drew {answer[0]!r:.80}, not a list of ids. {DRAW}", code="bad-draw", sampler=title
+            )
         said = list(answer[0])
         drawn = [_whole(client) for client in said]
         if None in drawn:
             other = said[drawn.index(None)]
-            raise SamplingError(f"{title} drew {said!r:.80}, of which {other!r:.40} is no whole number. {DRAW}")
+            raise SamplingError(
+                f"{title} drew {said!r:.80}; {other!r:.40} is not a whole number. {DRAW}",
+                code="bad-draw",
+                sampler=title,
+                got=other,
+            )
         ids = [client for client in drawn if client is not None]
         if strangers := [client for client in ids if client not in self._known]:
             raise SamplingError(
-                f"{title} drew {ids!r:.80}, of whom {strangers[0]} is none of the {len(self._known)} that may train. "
-                "Let sample() return ids of its candidates only."
+                f"{title} drew {ids!r:.80}; client {strangers[0]} is held out or unknown. Let sample() return ids of "
+                f"its {len(self._known)} candidates only.",
+                code="bad-draw",
+                sampler=title,
+                got=strangers[0],
             )
         if len(ids) != self._count:
             raise SamplingError(
-                f"{title} drew {ids!r:.80}, {len(ids)} where {self._count} of the {len(self._known)} that may train "
-                f"were asked for. {DRAW}"
+                f"{title} drew {ids!r:.80}: {len(ids)} clients, and {self._count} of {len(self._known)} were asked "
+                f"for. {DRAW}",
+                code="bad-draw",
+                sampler=title,
+                got=len(ids),
+                wanted=self._count,
             )
         return ids, answer[1]
 
     def look_ahead(self, number: int, memory: Tensors) -> list[int] | None:
-        """Draw a round that is to come, and tell whom; None if the sampler wants to see the answers before."""
+        """Draw a coming round and return its clients; None if the sampler must see this round's uploads before."""
         if type(self._sampler).observe is not Sampler.observe:
             return None
-        with suppress(Exception):  # which is told when the round has come
+        with suppress(Exception):  # it is raised when the round has come
             self._ahead = number, memory, self.draw(number, memory)
             return self._ahead[2][0]
         return None
 
 
 def _whole(client: Any) -> int | None:
-    """Return an id as Python's own whole number; None for what is none, such as a truth value."""
+    """Return an id as Python's int; None if it is not a whole number, such as a truth value."""
     if isinstance(client, bool) or getattr(client, "dtype", None) in (torch.bool, np.bool_):
         return None
     try:
@@ -88,9 +106,12 @@ def _whole(client: Any) -> int | None:
 
 
 def check_cohort_size(cohort_size: int, num_clients: int) -> None:
-    """Refuse a cohort that the federation cannot fill."""
+    """Raise UsageError if the federation cannot fill a cohort."""
     if not 1 <= cohort_size <= num_clients:
         raise UsageError(
             f"cohort must be between 1 and the {num_clients} clients that may train, got {cohort_size}. "
-            "Lower the cohort, hold out fewer clients, or use more of them."
+            "Lower the cohort, hold out fewer clients, or use more of them.",
+            code="cohort-size",
+            got=cohort_size,
+            most=num_clients,
         )

@@ -152,6 +152,7 @@ class TrainingLoop:
                 client=error.client,
                 round=self.state.round,
                 stage=error.stage,
+                code=error.code,
             ) from None
 
     def _summary(self, record: RoundRecord, scores: list[ClientScore]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A user's own model: made from what was given, and tried on two examples before anything trains."""
+"""The network of a run: by name, or custom and then tried on two examples before anything trains."""
 
 from __future__ import annotations
 
@@ -16,28 +16,35 @@ from fedatlas.errors import UsageError
 from fedatlas.models import build_model, without_running_statistics
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.seeds import derive, generator, repeatable, seeded
-from fedatlas.training.settings import Model as Model
-from fedatlas.training.settings import TrainingPlan as TrainingPlan
+from fedatlas.training.settings import Model
 
 RETURN = "End its forward with `return features, logits`: what the last layer gets, and what it makes of it."
 """What to do about a model that returns something else (docs/models.md)."""
 
 
 def own_network(model: Any, seed: int) -> nn.Module:
-    """Return a user's module, copied, or what a user's function makes."""
+    """Return a copy of a custom module, or the module that a custom function makes."""
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)  # the caller's stays as it is
     wanted = "a name, a torch module or a function without arguments that returns one"
     if not callable(model):
-        raise UsageError(f"model must be {wanted}; got {model!r}. `fedatlas list models` says the names.")
+        raise UsageError(
+            f"model must be {wanted}; got {model!r}. `fedatlas list models` shows the names.",
+            code="wrong-type",
+            got=model,
+        )
     if lacks := _missing_argument(model):
         title = getattr(model, "__name__", repr(model))
-        raise UsageError(f"model must be {wanted}; {title}() is {lacks}. Give `model=lambda: {title}(...)`.")
+        raise UsageError(
+            f"model must be {wanted}; {title}() is {lacks}. Give `model=lambda: {title}(...)`.",
+            code="model-arguments",
+            got=title,
+        )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, "model"))
         network = model()
     if not isinstance(network, nn.Module):
-        raise UsageError(f"model must be {wanted}; the function returned {network!r}.")
+        raise UsageError(f"model must be {wanted}; the function returned {network!r}.", code="wrong-type", got=network)
     return network
 
 
@@ -48,17 +55,20 @@ def _missing_argument(function: Callable[..., Any]) -> str | None:
     except TypeError as error:
         return str(error)
     except ValueError:
-        return None  # some built-in functions do not tell what they take
+        return None  # some built-in functions have no signature
     return None
 
 
 @torch.no_grad()
 def try_network(network: nn.Module, federation: Federation, device: torch.device) -> None:
-    """Refuse a network that does not make features and logits of two examples; neither it nor any generator moves."""
+    """Raise UsageError if a network does not return features and logits for two examples.
+
+    Neither the network nor any generator changes.
+    """
     try:
         trial = copy.deepcopy(network).to(device).eval()
-    except Exception:
-        return  # what cannot be copied is found out by training
+    except Exception:  # whatever a custom module raises; training will show what is wrong
+        return
     number = federation.training_ids[0]
     train = federation.clients[number].train
     rng = generator(0, "trial", device=federation.data.labels.device)
@@ -67,23 +77,35 @@ def try_network(network: nn.Module, federation: Federation, device: torch.device
     with seeded(0, device), repeatable(device):
         try:
             output = trial(inputs)
-        except Exception as error:
+        except Exception as error:  # whatever a custom module raises
             raise UsageError(
                 f"model {title} cannot read two examples of {federation.name}, {str(inputs.dtype)[6:]} of shape "
                 f"{shape}: {type(error).__name__}: {' '.join(str(error).split())}. Fit its first layers to this shape, "
-                "or choose another model."
+                "or choose another model.",
+                code="model-inputs",
+                got=title,
+                shape=shape,
             ) from error
     if isinstance(output, Tensor):
-        raise UsageError(f"model {title} returned one tensor, of shape {tuple(output.shape)}, and not two. {RETURN}")
+        raise UsageError(
+            f"model {title} returned one tensor, of shape {tuple(output.shape)}, and not two. {RETURN}",
+            code="model-outputs",
+            got="one tensor",
+        )
     if not isinstance(output, tuple | list) or len(output) != 2 or not all(isinstance(o, Tensor) for o in output):
         kinds = [type(o).__name__ for o in output] if isinstance(output, tuple | list) else type(output).__name__
-        raise UsageError(f"model {title} returned {kinds} and not two tensors. {RETURN}")
+        raise UsageError(
+            f"model {title} returned {kinds} and not two tensors. {RETURN}", code="model-outputs", got=kinds
+        )
     wanted = (len(inputs), federation.num_classes)
     if tuple(output[1].shape) != wanted:
         raise UsageError(
             f"model {title} returned logits of shape {tuple(output[1].shape)} for two examples, wanted {wanted}: one "
             f"number for each of the {wanted[1]} classes of {federation.name}. Fit its last layer to them, or swap "
-            "what it returns if the logits come first: `return features, logits`."
+            "what it returns if the logits come first: `return features, logits`.",
+            code="model-outputs",
+            got=tuple(output[1].shape),
+            wanted=wanted,
         )
 
 
@@ -98,7 +120,7 @@ def make_model(
 ) -> nn.Module:
     """Return the network of a run, with the algorithm's extensions around it.
 
-    A model of the user's own is tried on two examples where ``try_on`` says on which device.
+    A custom model is tried on two examples on the device ``try_on``, if that is given.
     """
     network: nn.Module
     if isinstance(model, str):
@@ -113,8 +135,10 @@ def make_model(
     else:
         if options:
             raise UsageError(
-                f"model_options are for models by name, and model is your own; got {dict(options)}. Set them in your "
-                "model, or give a function that closes over them: model=lambda: Net(width=8)."
+                f"model_options are for models by name, and this model is custom; got {dict(options)}. Set them in "
+                "your model, or give a function that closes over them: model=lambda: Net(width=8).",
+                code="model-options",
+                got=dict(options),
             )
         network = own_network(model, seed)
         if try_on is not None:

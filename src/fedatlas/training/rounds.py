@@ -254,7 +254,7 @@ def _record(cohort: Cohort, drawn: Sequence[int], weights: Tensor) -> RoundRecor
 
 
 def _weigh(algorithm: Algorithm, cohort: Cohort, memory: Memory) -> tuple[Tensor, Memory]:
-    """Return what each upload counts, all together 1, and what the weightings remember then."""
+    """Return the weight of each upload, with sum 1, and the weightings' new memory."""
     weights = torch.ones(len(cohort.uploads), dtype=torch.float64)
     after: Memory = {}
     for link in algorithm.weighting:
@@ -270,7 +270,7 @@ def _weigh(algorithm: Algorithm, cohort: Cohort, memory: Memory) -> tuple[Tensor
 
 
 def _fault(answer: object, count: int) -> str | None:
-    """Return what is wrong with what a weighting returned."""
+    """Return what is wrong with the result of a weighting, or None."""
     if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], Tensor):
         return f"returned {answer!r:.80}. Let weigh() end with `return weights, memory`, the weights as a tensor."
     if answer[0].shape != (count,):
@@ -282,7 +282,7 @@ def _fault(answer: object, count: int) -> str | None:
 
 def _unsound(message: str, cohort: Cohort) -> TrainingError:
     names = ", ".join(cohort.roster[upload.client].name for upload in cohort.uploads)
-    return TrainingError(message, client=names, round=cohort.round, stage="weighting")
+    return TrainingError(message, client=names, round=cohort.round, stage="weighting", code="bad-weights")
 
 
 def _notes(algorithm: Algorithm, memory: Memory, client: ClientInfo) -> Memory:
