@@ -260,3 +260,19 @@ def test_records_can_be_read_while_a_run_goes_on(tmp_path: Path) -> None:
     writer.write("rounds.jsonl", [{"round": 1}, {"round": 2}])
     assert (tmp_path / "run/rounds.jsonl").read_text() == '{"round": 1}\n{"round": 2}\n'
     writer.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "goes_on"),
+    [("loop", "graph", True), ("vmap", "vmap", True), ("vmap", "loop", False), ("graph", "vmap", False)],
+)
+def test_a_run_goes_on_with_an_engine_of_the_same_bits_only(
+    first: str, second: str, goes_on: bool, tmp_path: Path
+) -> None:
+    _short(tmp_path, rounds=1, engine=first)
+    if goes_on:
+        assert len(_short(tmp_path, rounds=2, engine=second, resume=True).rounds) == 2
+        return
+    with pytest.raises(RunFolderError) as caught:
+        _short(tmp_path, rounds=2, engine=second, resume=True)
+    assert caught.value.code == "settings-differ"
