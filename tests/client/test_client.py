@@ -21,6 +21,7 @@ from fedatlas.parts.optimizer import SGD, Adam
 from fedatlas.parts.types import Assignment
 from fedatlas.testing.tiny import tiny_federation
 from fedatlas.training.train import train
+from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 
@@ -143,7 +144,7 @@ def test_compiled_training_differs_by_rounding_only() -> None:
 
 @pytest.mark.parametrize("algorithm", [fedmix(), fediir()], ids=lambda algorithm: algorithm.name)
 def test_what_differentiates_twice_is_not_compiled(algorithm: Algorithm) -> None:
-    with pytest.raises(UsageError, match=r"needs second derivatives, .* Set training.compile to false"):
+    with raises(UsageError, "compile-unfit"):
         play(algorithm, Norms(), blob_federation(), work=LocalWork(compile=True))
 
 
@@ -165,7 +166,7 @@ def test_an_unknown_precision_is_refused() -> None:
 def test_compile_is_a_truth_value_and_not_for_stacked_clients() -> None:
     with pytest.raises(UsageError, match="compile must be true or false, got 'maybe'"):
         LocalWork(compile="maybe")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="engine 'vmap' stacks clients and cannot use a compiled network"):
+    with raises(UsageError, "engine-unfit", got="vmap"):
         Simulator(fedavg(), Norms(), blob_federation(), work=LocalWork(compile=True), engine="vmap")
 
 
@@ -197,7 +198,7 @@ def test_adam_state_survives_the_round_when_kept() -> None:
 def test_a_loss_that_is_not_finite_names_client_round_and_step() -> None:
     federation = line_federation(([1], [0]), ([1e30], [0]))
     algorithm = fedavg().with_optimizer(SGD(lr=1e30))
-    with pytest.raises(TrainingError, match=r"client client-1, round 1, training: loss is (nan|inf) at step 2 of 2"):
+    with raises(TrainingError, "training-diverged"):
         play(algorithm, Line(), federation, work=LocalWork(steps=2))
 
 

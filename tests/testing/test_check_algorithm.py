@@ -17,6 +17,7 @@ from fedatlas.parts.server_rule import ServerRule
 from fedatlas.parts.types import Cohort, Roster, Tensors
 from fedatlas.testing.check_algorithm import check_algorithm
 from fedatlas.testing.tiny import tiny_federation
+from raising import raises
 from tiny import Norms, blob_federation
 
 
@@ -33,7 +34,7 @@ def test_the_error_is_one_of_fedatlas() -> None:
 
 
 def test_an_unknown_kind_isrefused() -> None:
-    with pytest.raises(UsageError, match=r"unknown kind of tiny federation 'image'\. Did you mean 'images'"):
+    with raises(UsageError, "unknown-name", kind="kind of tiny federation", got="image"):
         check_algorithm(fedavg(), kind="image")  # type: ignore[arg-type]
 
 

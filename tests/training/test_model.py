@@ -17,6 +17,7 @@ from fedatlas.testing.check_algorithm import check_algorithm
 from fedatlas.testing.tiny import tiny_federation
 from fedatlas.training.model import make_model
 from fedatlas.training.train import train
+from raising import raises
 from tiny import Norms, blob_federation, same_bits
 
 # One client of the tiny federation has one example.
@@ -55,14 +56,12 @@ def test_a_model_that_returns_something_else_than_features_and_logits_is_refused
 
 
 def test_logits_of_another_width_than_there_are_classes_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"logits of shape \(2, 5\).*wanted \(2, 3\).*each of the 3 classes of blobs"):
+    with raises(UsageError, "model-outputs"):
         train(blob_federation(), fedavg(), model=Returns(width=5), **QUIET)
 
 
 def test_a_model_that_cannot_read_the_examples_is_refused_with_their_shape() -> None:
-    with pytest.raises(
-        UsageError, match=r"Returns cannot read two .* float32 of shape \(2, 3, 8, 8\): RuntimeError: m"
-    ):
+    with raises(UsageError, "model-inputs", got="Returns"):
         train(tiny_federation("images"), fedavg(), model=Returns, **QUIET)
 
 
@@ -85,7 +84,7 @@ def test_what_is_no_model_is_refused(model: Any, says: str) -> None:
 
 @pytest.mark.parametrize("model", [Norms(), Norms])
 def test_options_of_a_model_of_ones_own_are_refused(model: Any) -> None:
-    with pytest.raises(UsageError, match=r"model_options are for models by name.*got \{'width': 8\}"):
+    with raises(UsageError, "model-options"):
         train(blob_federation(), fedavg(), model=model, model_options={"width": 8}, **QUIET)
 
 
@@ -159,7 +158,7 @@ def test_a_model_of_ones_own_is_given_again_to_be_used(tmp_path: Path) -> None:
     assert right == next(e["accuracy"] for e in run.clients if e["client"] == "client-0")
     with pytest.raises(UsageError, match="holds the parameters of another network; give network="):
         run.model(network=Returns)
-    with pytest.raises(UsageError, match="unknown client 'client-9'"):
+    with raises(UsageError, "unknown-name", kind="client", got="client-9"):
         run.model("client-9", network=Norms)
     with pytest.raises(DataError, match=r"trained on features of torch.float32 and shape \(N, 4\); got .* \(2, 3\)"):
         run.prepare(torch.zeros(2, 3))
@@ -167,7 +166,7 @@ def test_a_model_of_ones_own_is_given_again_to_be_used(tmp_path: Path) -> None:
     for nonsense in ("x", None, [[1.0], [1.0, 2.0]], np.array(["a"])):
         with pytest.raises(DataError, match="inputs must be an array of numbers, got"):
             run.prepare(nonsense)
-    with pytest.raises(DataError, match="inputs: cannot tell what inputs of uint8"):
+    with raises(DataError, "wrong-shape"):
         run.prepare(np.ones((2, 4), np.uint8))
 
 

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from fedatlas.parts.types import Assignment, Cohort, Tensors, Upload
 from fedatlas.parts.weighting import ByExamples, Weighting
 from fedatlas.training.draws import Draws
 from fedatlas.training.rounds import play as play_rounds
+from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 
@@ -98,7 +100,7 @@ def test_partial_participation_draws_distinct_clients_and_never_held_out_ones() 
 @pytest.mark.parametrize("cohort", [0, 7, 100])
 def test_a_cohort_the_federation_cannot_fill_is_refused(cohort: int) -> None:
     roster = Simulator(fedavg(), Norms(), blob_federation(num_clients=8, held_out=2), workers=1).roster
-    with pytest.raises(UsageError, match=f"between 1 and the 6 clients that may train, got {cohort}"):
+    with raises(UsageError, "cohort-size"):
         Draws(fedavg().sampler, roster, cohort, seed=0)
 
 
@@ -227,20 +229,17 @@ def test_weightings_of_a_chain_multiply() -> None:
     ],
 )
 def test_a_weighting_that_returns_something_else_is_named(answer: Any, says: str) -> None:
-    with pytest.raises(TrainingError, match=f"round 1, weighting: .*{says}"):
+    with raises(TrainingError, "bad-weights") as caught:
         play(fedavg().with_weighting(Returns(answer=answer)), Norms(), blob_federation())
+    assert re.search(says, str(caught.value))
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        (([999], {}), r"Returns drew \[999\], of whom 999 is none of the 5 that may train"),
-        (([5, 0], {}), r"of whom 5 is none of the 5 that may train. Let sample\(\) return ids of its candidates"),
-        ([1, 2], r"Returns returned \[1, 2\]. Let sample\(\) end with `return ids, memory`"),
-    ],
+    ("answer", "fields"),
+    [(([999], {}), {"got": 999}), (([5, 0], {}), {"got": 5}), ([1, 2], {})],
 )
-def test_a_sampler_that_returns_something_else_is_named(answer: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_a_sampler_that_returns_something_else_is_named(answer: Any, fields: dict[str, Any]) -> None:
+    with raises(UsageError, "bad-draw", sampler="Returns", **fields):
         play(replace(fedavg(), sampler=Returns(answer=answer)), Norms(), blob_federation(held_out=1))
 
 
@@ -303,5 +302,5 @@ class Nothing(Weighting):
 
 
 def test_weights_that_are_all_zero_are_refused_before_they_divide() -> None:
-    with pytest.raises(TrainingError, match="weights must be finite and not all zero"):
+    with raises(TrainingError, "bad-weights"):
         play(replace(fedavg(), weighting=(Nothing(),)), Line(), line_federation(([2], [0])))
