@@ -142,8 +142,9 @@ def cases() -> Iterator[Case]:
     yield Case("other settings", (command("compare fedavg fedprox fedper --config OTHER --folder FOLDER"),))
     yield Case("adaptation", (*_adaptation(),))
     yield Case("atlas", (*_atlases(),))
-    maps = command("map --config SMALL --to FOLDER/atlas.safetensors", *ATLASES["client2vec"])
-    with_atlas = "train --config SMALL --atlas FOLDER/atlas.safetensors --use sample,aggregate,train"
+    # Relative to the case's folder: a run's config keeps the path as it was given.
+    maps = command("map --config SMALL --to atlas.safetensors", *ATLASES["client2vec"])
+    with_atlas = "train --config SMALL --atlas atlas.safetensors --use sample,aggregate,train"
     trained = [
         command(f"{with_atlas} --folder FOLDER/{engine}-{workers}", *_place(engine, workers))
         for engine, workers in PLACES
