@@ -12,7 +12,7 @@ from fedatlas.errors import FedatlasError
 
 
 @contextmanager
-def raises(kind: type[FedatlasError], code: str, **fields: Any) -> Iterator[pytest.ExceptionInfo[FedatlasError]]:
+def raises(kind: type[FedatlasError], code: str, /, **fields: Any) -> Iterator[pytest.ExceptionInfo[FedatlasError]]:
     """Expect an error of a kind with a code; fields that are given must have these values."""
     with pytest.raises(kind) as caught:
         yield caught
