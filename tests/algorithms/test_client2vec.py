@@ -126,7 +126,7 @@ def test_bases_that_cannot_use_it_are_refused() -> None:
     with pytest.raises(UsageError, match="client2vec over qffl: its server rule FairStep ignores weights"):
         client2vec(qffl(), atlas)
     assert client2vec(qffl(), atlas, aggregate=False).weighting == qffl().weighting
-    with pytest.raises(UsageError, match=r"over clustered: it has a sampler of its own, Cluster.*--use aggregate"):
+    with pytest.raises(UsageError, match=r"over clustered: it has its own sampler, Cluster.*--use aggregate"):
         client2vec(clustered(), atlas)
     assert client2vec(clustered(), atlas, sample=False).sampler == clustered().sampler
     with pytest.raises(UsageError, match="it already weighs by similarity"):
@@ -163,7 +163,7 @@ def test_the_local_objective_is_off_unless_asked_for() -> None:
     assert algorithm.objective == fedavg().objective
     assert algorithm.extensions == ()
     for option in ({"lambda_o": 5.0}, {"personal": True}, {"objective_half": "label"}):
-        with pytest.raises(UsageError, match=f"{next(iter(option))} is of the local objective, which is off"):
+        with pytest.raises(UsageError, match=f"{next(iter(option))} is a setting of the local objective, which is off"):
             client2vec(atlas=by_hand(), **option)  # type: ignore[arg-type]
 
 

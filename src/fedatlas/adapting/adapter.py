@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.adapting.result import Adapted
+from fedatlas.adapting.settings import AdaptSettings
 from fedatlas.adapting.tuning import Tuning
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.provenance import warn_of_other_run
@@ -27,7 +28,7 @@ from fedatlas.client.runner import ClientRunner
 from fedatlas.client.scoring import mean_personal
 from fedatlas.client.work import LocalWork
 from fedatlas.config.reopen import run_algorithm, run_augment, run_federation, run_network
-from fedatlas.data import Dataset, Federation, Transform
+from fedatlas.data import Dataset, Federation
 from fedatlas.data.dataset import first_few
 from fedatlas.errors import DataError, UsageError, expect, expect_number, unknown_name
 from fedatlas.parts.algorithm import Algorithm
@@ -101,19 +102,12 @@ class Adapter:
     def adapt_all(
         self,
         clients: Sequence[str | int] | None = None,
+        settings: AdaptSettings | None = None,
         *,
-        rounds: int = 200,
-        steps: int = 50,
-        batch_size: int | None = None,
-        lr: float | None = None,
-        min_lr: float | None = None,
         start: Start | Tensors | None = None,
         atlas: Atlas | None = None,
         examples: int | Sequence[int | None] | None = None,
-        augment: Transform | Literal["run"] | None = "run",
-        compile: bool = False,
-        evaluate_every: int | None = None,
-        seed: int | None = None,
+        **changes: Any,
     ) -> list[Adapted]:
         """Tune what is personal on each client's training part, and test before and after on its test part.
 
@@ -122,74 +116,35 @@ class Adapter:
 
         Args:
             clients: names or positions; None is all that were held out. One may be there twice.
-            rounds: of ``steps`` minibatches each; the learning rate's schedule moves once a round. FedPCE's by default.
-            batch_size: None is the run's.
-            lr: the first learning rate, with ``min_lr`` the last; None is the run's own, for FedPCE's embedding 1e-2.
+            settings: how long and how fast; ``changes`` are fields of ``AdaptSettings``, such as ``rounds`` and ``lr``.
             start: ``own`` values of a client that trained; ``initial``, as clients of the run began (FedPCE: a unit
                 vector); the ``mean`` of those that trained; those of the ``first`` that did; of the ``nearest`` in
                 ``atlas`` that did; or tensors by name. None is the client's own if it trained, else what the algorithm
                 gives newcomers.
             atlas: for ``nearest``; the client must be in it (``atlas.add_client`` puts one there).
             examples: use this many training examples only, or one number for each client; fewer are among more.
-            augment: ``run`` is the run's.
-            compile: let ``torch.compile`` fuse the network's operations: a minute at first, for long tuning on a GPU.
-            evaluate_every: also test after each so many rounds.
         """
-        for title, value in (("rounds", rounds), ("evaluate_every", evaluate_every)):
-            if value is not None and expect_number(value, title, whole=True) < 1:
-                raise UsageError(f"{title} must be at least 1, got {value}.")
-        if atlas is not None and start != "nearest":
-            raise UsageError("atlas= (--atlas) is for start='nearest' (--start nearest) only; give both, or neither.")
-        if isinstance(clients, str):
-            raise UsageError(f"clients must be a list of names or positions, got {clients!r}. Write [{clients!r}].")
-        if clients is None and not self.held_out:
-            raise UsageError(
-                f"none of the {len(self.federation)} clients is held out. Name those you want: "
-                "adapt_all([client.name for client in adapter.federation])."
-            )
-        numbers = [self.position(client) for client in (self.held_out if clients is None else clients)]
-        if isinstance(examples, Real | str):
-            examples = expect_number(examples, "examples", whole=True)
-        counts = [examples] * len(numbers) if examples is None or isinstance(examples, int) else list(examples)
-        if not numbers or len(counts) != len(numbers):
-            raise UsageError(f"give at least one client, and one number of examples each; got {numbers} and {counts}.")
-        if atlas is not None and start == "nearest":
-            warn_of_other_run(atlas, self.run.resolved)
-        seed = self.seeds.batches if seed is None else seed
-        bench = self.runner.bench
-        if augment == "run":
-            augment = run_augment(self.run) if bench.personal else None
-        batch_size = self.run.resolved["training"]["batch_size"] if batch_size is None else batch_size
+        settings = (settings or AdaptSettings()).changed(changes)
+        numbers, counts = self._chosen(clients, examples)
+        if atlas is not None:
+            self._check_atlas(atlas, start)
+        seed = self.seeds.batches if settings.seed is None else settings.seed
         data = [self._training_data(number, count, seed) for number, count in zip(numbers, counts, strict=True)]
         first, origins = zip(*(self._start(start, number, atlas) for number in numbers), strict=True)
-        algorithm = replace(self.runner.algorithm, optimizer=self.algorithm.optimizer.adapting(lr, min_lr))
-        work = LocalWork(steps=steps, batch_size=batch_size, augment=augment, compile=compile)
-        tuning = Tuning(bench, self.buffers, algorithm, data, work=work, rounds=rounds, seed=seed)
+        tuning = self._tuning(settings, data, seed)
         before = [self.score(number, own) for number, own in zip(numbers, first, strict=True)]
-        curves: list[dict[int, ClientScore]] = [{} for _ in numbers]
-        personal = list(first)
-        for turn in range(1, rounds + 1) if bench.personal else ():
-            personal = tuning.round(turn, personal)
-            if evaluate_every is not None and turn % evaluate_every == 0:
-                for number, own, curve in zip(numbers, personal, curves, strict=True):
-                    curve[turn] = self.score(number, own)
-        if idle := [
-            own.name for own, count in zip(data, tuning.num_steps, strict=True) if bench.personal and not count
-        ]:
-            warnings.warn(
-                f"nothing was tuned for {first_few(idle)}: with one training example there is no batch that the norms "
-                f"of the network can take. Bring at least two.",
-                stacklevel=2,
-            )
+        personal, curves = self._tune(tuning, settings, numbers, first)
+        self._warn_of_idle(tuning)
+        tuned = self.runner.bench.parameters.values()
         return [
             Adapted(
-                client=data[i].name,
-                domain=data[i].client.domain,
+                client=own.name,
+                domain=own.client.domain,
                 before=before[i],
-                after=self.score(number, personal[i]),
-                num_examples=data[i].num_examples if bench.personal else 0,
+                after=self.score(numbers[i], personal[i]),
+                num_examples=own.num_examples if self.runner.bench.personal else 0,
                 num_steps=tuning.num_steps[i],
-                num_tuned=sum(parameter.numel() for parameter in bench.parameters.values()),
+                num_tuned=sum(parameter.numel() for parameter in tuned),
                 start=first[i],
                 origin=origins[i],
                 personal=personal[i],
@@ -199,8 +154,81 @@ class Adapter:
                 bytes_received=self.num_bytes,
                 adapter=self,
             )
-            for i, number in enumerate(numbers)
+            for i, own in enumerate(data)
         ]
+
+    def _chosen(
+        self, clients: Sequence[str | int] | None, examples: int | Sequence[int | None] | None
+    ) -> tuple[list[int], list[int | None]]:
+        """Return the positions of the clients, and how many examples each may use."""
+        if isinstance(clients, str):
+            raise UsageError(
+                f"clients must be a list of names or positions, got {clients!r}. Write [{clients!r}].",
+                code="wrong-type",
+                got=clients,
+            )
+        if clients is None and not self.held_out:
+            raise UsageError(
+                f"none of the {len(self.federation)} clients is held out. Name those you want: "
+                "adapt_all([client.name for client in adapter.federation]).",
+                code="no-clients",
+            )
+        numbers = [self.position(client) for client in (self.held_out if clients is None else clients)]
+        if isinstance(examples, Real | str):
+            examples = expect_number(examples, "examples", whole=True)
+        counts = [examples] * len(numbers) if examples is None or isinstance(examples, int) else list(examples)
+        if not numbers or len(counts) != len(numbers):
+            raise UsageError(
+                f"give at least one client, and one number of examples each; got {numbers} and {counts}.",
+                code="wrong-count",
+                got=len(counts),
+                wanted=len(numbers),
+            )
+        return numbers, counts
+
+    def _check_atlas(self, atlas: Atlas, start: Start | Tensors | None) -> None:
+        """Raise UsageError if the atlas would not be used; warn if it is of other clients."""
+        if start != "nearest":
+            raise UsageError(
+                "atlas= (--atlas) is for start='nearest' (--start nearest) only; give both, or neither.",
+                code="settings-conflict",
+            )
+        warn_of_other_run(atlas, self.run.resolved, stacklevel=4)
+
+    def _tuning(self, settings: AdaptSettings, data: Sequence[ResidentData], seed: int) -> Tuning:
+        bench, augment, batch_size = self.runner.bench, settings.augment, settings.batch_size
+        if augment == "run":
+            augment = run_augment(self.run) if bench.personal else None
+        if batch_size is None:
+            batch_size = self.run.resolved["training"]["batch_size"]
+        optimizer = self.algorithm.optimizer.adapting(settings.lr, settings.min_lr)
+        algorithm = replace(self.runner.algorithm, optimizer=optimizer)
+        work = LocalWork(steps=settings.steps, batch_size=batch_size, augment=augment, compile=settings.compile)
+        return Tuning(bench, self.buffers, algorithm, data, work=work, rounds=settings.rounds, seed=seed)
+
+    def _tune(
+        self, tuning: Tuning, settings: AdaptSettings, numbers: Sequence[int], first: Sequence[Tensors]
+    ) -> tuple[list[Tensors], list[dict[int, ClientScore]]]:
+        """Return the clients' own values after the last round, and their scores by round, where asked for."""
+        curves: list[dict[int, ClientScore]] = [{} for _ in numbers]
+        personal, every = list(first), settings.evaluate_every
+        for turn in range(1, settings.rounds + 1) if self.runner.bench.personal else ():
+            personal = tuning.round(turn, personal)
+            if every is not None and turn % every == 0:
+                for number, own, curve in zip(numbers, personal, curves, strict=True):
+                    curve[turn] = self.score(number, own)
+        return personal, curves
+
+    def _warn_of_idle(self, tuning: Tuning) -> None:
+        if not self.runner.bench.personal:
+            return
+        idle = [own.name for own, count in zip(tuning.clients, tuning.num_steps, strict=True) if not count]
+        if idle:
+            warnings.warn(
+                f"nothing was tuned for {first_few(idle)}: with one training example there is no batch that the norms "
+                "of the network can take. Bring at least two.",
+                stacklevel=3,
+            )
 
     def keep(self, results: Sequence[Adapted]) -> Path:
         """Write what adapting took and gave into the run's folder, for its report; the newest of a client counts."""
@@ -226,7 +254,12 @@ class Adapter:
         if client is None and len(names) == 1:
             return 0
         if client is None:
-            raise UsageError(f"which of {len(names)} clients? Held out are {', '.join(self.held_out) or 'none'}.")
+            raise UsageError(
+                f"which of {len(names)} clients? Held out are {', '.join(self.held_out) or 'none'}.",
+                code="option-missing",
+                option="client",
+                known=names,
+            )
         return self.federation.position(client)
 
     def _training_data(self, number: int, examples: int | None, seed: int) -> ResidentData:
@@ -235,12 +268,20 @@ class Adapter:
         if size == 0 or len(client.test) == 0:
             raise DataError(
                 f"client {client.name} has examples to train on: {size}, to test on: {len(client.test)}; adapting "
-                "needs both. Bring more of its examples, or name the other clients only (--client, clients=)."
+                "needs both. Bring more of its examples, or name the other clients only (--client, clients=).",
+                code="too-few-examples",
+                client=client.name,
+                got=size,
             )
         if examples is None:
             return self.runner.data(number)
         if not 1 <= examples <= size:
-            raise UsageError(f"examples must be in [1, {size}], what client {client.name} has; got {examples}.")
+            raise UsageError(
+                f"examples must be in [1, {size}], what client {client.name} has; got {examples}.",
+                code="out-of-range",
+                client=client.name,
+                got=examples,
+            )
         order = torch.from_numpy(numpy_generator(seed, "adapting", client.name).permutation(size))
         few = replace(client, train=client.train[order[:examples].sort().values.to(self.device)])
         clients = (*self.federation.clients[:number], few, *self.federation.clients[number + 1 :])
@@ -280,16 +321,26 @@ class Adapter:
                 client = self.federation.clients[number].name
                 why = f"client {client} did not train in" if start == "own" else "no client trained in"
                 do = "Leave start out, or begin as the run's clients did: start='initial' (--start unit)."
-                raise UsageError(f"start={start!r}: {why} {self.run.folder}, so there are no such values. {do}")
+                raise UsageError(
+                    f"start={start!r}: {why} {self.run.folder}, so there are no such values. {do}",
+                    code="value-missing",
+                    got=start,
+                )
             raise UsageError(
-                f"start={sorted(start)}: give tensors in the network's shapes of {first_few(list(wanted))}."
+                f"start={sorted(start)}: give tensors in the network's shapes of {first_few(list(wanted))}.",
+                code="wrong-shape",
+                got=sorted(start),
             )
         return found, origin
 
     def _nearest(self, number: int, atlas: Atlas | None) -> tuple[Tensors, str]:
         """Return the values of the trained client that an atlas has nearest to this one."""
         if atlas is None:
-            raise UsageError("start='nearest' needs atlas= (--atlas FILE), as `fedatlas map` or make_atlas makes one.")
+            raise UsageError(
+                "start='nearest' needs atlas= (--atlas FILE), as `fedatlas map` or make_atlas makes one.",
+                code="option-missing",
+                option="atlas",
+            )
         names = [client["name"] for client in self.run.resolved["federation"]["clients"]]
         trained = {names[c]: values for c, values in self.known.items()}
         own = self.federation.clients[number].name
@@ -298,7 +349,9 @@ class Adapter:
                 return trained[name], f"the nearest that trained, {name} (cosine {cosine:.2f})"
         raise UsageError(
             f"start='nearest': the atlas holds none of the {len(trained)} clients that trained in {self.run.folder}. "
-            "Make the atlas from the run's federation."
+            "Make the atlas from the run's federation.",
+            code="client-missing",
+            path=str(self.run.folder),
         )
 
     def _placed(self, tensors: Tensors) -> Tensors:
@@ -327,7 +380,11 @@ def _rest(network: nn.Module, shared: Tensors, algorithm: Algorithm, run: Run) -
     personal = algorithm.split.personal_parameters(network)
     parameters = {k: p for k, p in network.named_parameters() if p.requires_grad and k not in personal}
     if {k: p.shape for k, p in parameters.items()} != {k: t.shape for k, t in shared.items()}:
-        raise UsageError(f"{run.folder} holds the parameters of another network; give model= as it was in training.")
+        raise UsageError(
+            f"{run.folder} holds the parameters of another network; give model= as it was in training.",
+            code="settings-differ",
+            path=str(run.folder),
+        )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(shared[name])

@@ -73,7 +73,9 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(
-            f"cannot make {folder} for networks: {error.strerror}. Choose a folder you may write to."
+            f"cannot make {folder} for networks: {error.strerror}. Choose a folder you may write to.",
+            code="file-unwritable",
+            path=str(folder),
         ) from error
 
 
@@ -83,7 +85,11 @@ def need_onnx() -> None:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401 - torch's exporter needs it
     except ImportError as error:
-        raise UsageError(f"ONNX needs the extra onnx: pip install 'fedatlas[onnx]' ({error}).") from error
+        raise UsageError(
+            f"ONNX needs the extra onnx: pip install 'fedatlas[onnx]' ({error}).",
+            code="package-missing",
+            package="onnx",
+        ) from error
 
 
 def export_onnx(model: nn.Module, inputs: Tensor, about: dict[str, Any], path: Path | str) -> Path:
@@ -127,7 +133,11 @@ def read_about(path: Path | str) -> dict[str, Any]:
         with safe_open(path, framework="pt") as file:
             about: dict[str, Any] = json.loads((file.metadata() or {})[ABOUT])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise RunFolderError(f"{path} is no file of a personalised network ({error}). Write one by save().") from error
+        raise RunFolderError(
+            f"{path} is no file of a personalised network ({error}). Write one by save().",
+            code="file-unreadable",
+            path=str(path),
+        ) from error
     return about
 
 
@@ -140,7 +150,9 @@ def load_personalised(path: Path | str) -> nn.Module:
     if about["model"] is None:
         raise UsageError(
             f"{path} holds a network that was not built by name alone. Build it yourself, and load the file's tensors "
-            "(safetensors.torch.load_file) into it."
+            "(safetensors.torch.load_file) into it.",
+            code="model-unfit",
+            path=str(path),
         )
     network: nn.Module = build_model(
         about["model"],

@@ -38,12 +38,24 @@ def trained_network(
     state = checkpoint.state
     wanted = {name: value.shape for name, value in bench.initial.items() if name not in bench.personal}
     if {name: value.shape for name, value in {**state.shared, **state.buffers}.items()} != wanted:
-        raise UsageError(f"{run.folder} holds the parameters of another network; give network= as it was in training.")
+        raise UsageError(
+            f"{run.folder} holds the parameters of another network; give network= as it was in training.",
+            code="settings-differ",
+            path=str(run.folder),
+        )
     if bench.personal and run.resolved["machine"]["engine"] == "flower":
-        raise UsageError(f"{run.folder}: what clients of {run.name} keep lies at their nodes, and not here.")
+        raise UsageError(
+            f"{run.folder}: what clients of {run.name} keep lies at their nodes, and not here.",
+            code="value-missing",
+            path=str(run.folder),
+        )
     if bench.personal and number is None:
         some = ", ".join(sorted(bench.personal)[:3])
-        raise UsageError(f"{run.name} keeps parameters with each client ({some}); say whose model: run.model(client).")
+        raise UsageError(
+            f"{run.name} keeps parameters with each client ({some}); say whose model: run.model(client).",
+            code="option-missing",
+            option="client",
+        )
     own, place = {}, None
     if bench.personal and number is not None:
         # As in the run's evaluations: own values, else for a newcomer the mean, else what its place starts with.
@@ -66,7 +78,8 @@ def prepared_inputs(run: Run, inputs: Any) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
             f"inputs must be an array of numbers, got {inputs!r:.80}. Give examples as the data set of {run.folder} "
-            "holds them."
+            "holds them.",
+            code="wrong-type",
         ) from error
     if (tensor.dtype, tuple(tensor.shape[1:])) != wanted:
         tensor = as_inputs("inputs", tensor).to(tensor.device)
@@ -74,7 +87,10 @@ def prepared_inputs(run: Run, inputs: Any) -> Tensor:
         shape = ", ".join(["N", *map(str, form["shape"])])
         raise DataError(
             f"{run.folder} was trained on {kind} of {wanted[0]} and shape ({shape}); got {tensor.dtype} of shape "
-            f"{tuple(tensor.shape)}. Give examples as its data set holds them; images may have their channels last."
+            f"{tuple(tensor.shape)}. Give examples as its data set holds them; images may have their channels last.",
+            code="wrong-shape",
+            got=tuple(tensor.shape),
+            wanted=wanted[1],
         )
     if kind != "image":
         return tensor
@@ -98,7 +114,9 @@ def _by_name(run: Run, seed: int) -> nn.Module:
     if not is_model_name(model["name"]):
         raise UsageError(
             f"{run.folder} was trained with a model of your own, {model['name']}; give it, or the function that makes "
-            "it: run.model(network=...)."
+            "it: run.model(network=...).",
+            code="option-missing",
+            option="network",
         )
     return build_model(
         model["name"],

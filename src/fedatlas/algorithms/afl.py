@@ -34,7 +34,11 @@ class Agnostic(Weighting):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.lambda_lr < math.inf:
-            raise UsageError(f"Agnostic(lambda_lr) must not be negative, got {self.lambda_lr}.")
+            raise UsageError(
+                f"Agnostic(lambda_lr) must not be negative, got {self.lambda_lr}.",
+                code="out-of-range",
+                got=self.lambda_lr,
+            )
 
     def init(self, shared: Tensors, roster: Roster) -> Tensors:
         """Return equal weights of all clients that may train."""

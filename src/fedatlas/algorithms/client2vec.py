@@ -7,6 +7,7 @@ An atlas, one vector a client, is used over any base algorithm to
 """
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,63 +70,32 @@ def client2vec(
         personal: every client keeps a projection and a projection classifier of its own.
         test_through: the classifier that is tested: the model's own, ``h``, or that of the projection, ``g``.
     """
-    local: dict[str, object] = {
-        "lambda_o": lambda_o,
-        "lambda_d": lambda_d,
-        "objective_half": objective_half,
-        "mode": mode,
-        "kl": kl,
-        "temperature": temperature,
-        "detach_teacher": detach_teacher,
-        "tie_to_algorithm": tie_to_algorithm,
-        "personal": personal,
-        "test_through": test_through,
-    }
-    known = inspect.signature(client2vec).parameters
-    idle = [name for name, value in local.items() if value != known[name].default]
-    if idle and not train:
-        raise UsageError(
-            f"client2vec: {idle[0]} is of the local objective, which is off. Set train=True (--use train), or leave it."
-        )
+    weights = {"lambda_o": lambda_o, "lambda_d": lambda_d}
+    if not train:
+        others: dict[str, object] = {
+            "mode": mode,
+            "kl": kl,
+            "temperature": temperature,
+            "detach_teacher": detach_teacher,
+        }
+        others |= {"objective_half": objective_half, "personal": personal, "test_through": test_through}
+        _check_unused({**weights, **others, "tie_to_algorithm": tie_to_algorithm})
     base = base if base is not None else fedavg()
     expect(base, Algorithm, "client2vec(base) must be an algorithm", "Write client2vec(fedatlas.fedavg(), atlas).")
     algorithm = replace(base, name="client2vec" if base.name == "fedavg" else f"client2vec+{base.name}")
     if not (sample or aggregate or train):
         return algorithm
-    atlas = _opened(atlas)
+    opened = _open(atlas)
     if sample:
-        if type(base.sampler) is not Uniform:
-            raise UsageError(
-                f"client2vec over {base.name}: it has a sampler of its own, {type(base.sampler).__name__}. "
-                "Set sample=False (--use aggregate), or use a base that samples uniformly."
-            )
-        chosen = TAUS.get(str(atlas.provenance.get("strategy")), OTHER_TAU) if tau is None else tau
-        algorithm = replace(algorithm, sampler=SimilarToLast(atlas=atlas, tau=chosen, half=half))
+        algorithm = _with_sampling(algorithm, base, opened, tau, half)
     if aggregate:
-        deaf = [type(rule).__name__ for rule in base.server if rule.ignores_weights]
-        if deaf:
-            raise UsageError(
-                f"client2vec over {base.name}: its server rule {deaf[0]} ignores weights, so weighing has no effect. "
-                "Set aggregate=False (--use sample), or use another base."
-            )
-        if any(link.name == SimilarityWeights.name for link in base.weighting):
-            raise UsageError(
-                f"client2vec over {base.name}: it already weighs by similarity. Set aggregate=False (--use sample)."
-            )
-        links = SimilarityWeights(atlas=atlas, gamma=gamma, lambda1=lambda1, half=half)
-        algorithm = algorithm.with_weighting(links)
+        links = SimilarityWeights(atlas=opened, gamma=gamma, lambda1=lambda1, half=half)
+        algorithm = _with_weights(algorithm, base, links)
     if train:
         if tie_to_algorithm:
-            lambda_o = lambda_d = own_weight(base)
-        term = IndexOrthogonality(
-            lambda_o=lambda_o,
-            lambda_d=lambda_d,
-            mode=mode,
-            kl=kl,
-            temperature=temperature,
-            detach_teacher=detach_teacher,
-        )
-        algorithm = _with_objective(algorithm, base.name, atlas, term, objective_half, personal, test_through)
+            weights = dict.fromkeys(weights, own_weight(base))
+        term = IndexOrthogonality(mode=mode, kl=kl, temperature=temperature, detach_teacher=detach_teacher, **weights)
+        algorithm = _with_objective(algorithm, base.name, opened, term, objective_half, personal, test_through)
     return algorithm
 
 
@@ -135,12 +105,63 @@ def own_weight(base: Algorithm) -> float:
     return next((weight for weight in weights if weight is not None), 1.0)
 
 
-def _opened(atlas: Atlas | str | Path | None) -> Atlas:
+def _check_unused(local: Mapping[str, object]) -> None:
+    """Raise UsageError if a setting of the local objective is given where that is off."""
+    known = inspect.signature(client2vec).parameters
+    unused = [name for name, value in local.items() if value != known[name].default]
+    if unused:
+        raise UsageError(
+            f"client2vec: {unused[0]} is a setting of the local objective, which is off. Set train=True (--use train), "
+            "or leave it out.",
+            code="settings-conflict",
+            option=unused[0],
+        )
+
+
+def _open(atlas: Atlas | str | Path | None) -> Atlas:
     if isinstance(atlas, str | Path):
         return Atlas.load(atlas)
     if not isinstance(atlas, Atlas):
-        raise UsageError(f"client2vec(atlas) must be an atlas of the clients or the path of one, got {atlas!r}.")
+        raise UsageError(
+            f"client2vec(atlas) must be an atlas of the clients or the path of one, got {atlas!r}.",
+            code="wrong-type",
+            got=atlas,
+        )
     return atlas
+
+
+def _with_sampling(
+    algorithm: Algorithm, base: Algorithm, atlas: Atlas, tau: float | None, half: str | None
+) -> Algorithm:
+    """Return the algorithm with clients drawn by similarity."""
+    if type(base.sampler) is not Uniform:
+        raise UsageError(
+            f"client2vec over {base.name}: it has its own sampler, {type(base.sampler).__name__}. "
+            "Set sample=False (--use aggregate), or use a base that samples uniformly.",
+            code="base-unfit",
+            base=base.name,
+        )
+    chosen = TAUS.get(str(atlas.provenance.get("strategy")), OTHER_TAU) if tau is None else tau
+    return replace(algorithm, sampler=SimilarToLast(atlas=atlas, tau=chosen, half=half))
+
+
+def _with_weights(algorithm: Algorithm, base: Algorithm, links: SimilarityWeights) -> Algorithm:
+    """Return the algorithm with clients weighed by similarity."""
+    deaf = [type(rule).__name__ for rule in base.server if rule.ignores_weights]
+    if deaf:
+        raise UsageError(
+            f"client2vec over {base.name}: its server rule {deaf[0]} ignores weights, so weighing has no effect. "
+            "Set aggregate=False (--use sample), or use another base.",
+            code="base-unfit",
+            base=base.name,
+        )
+    if any(link.name == SimilarityWeights.name for link in base.weighting):
+        raise UsageError(
+            f"client2vec over {base.name}: it already weighs by similarity. Set aggregate=False (--use sample).",
+            code="base-unfit",
+            base=base.name,
+        )
+    return algorithm.with_weighting(links)
 
 
 def _with_objective(
@@ -157,16 +178,24 @@ def _with_objective(
         raise UsageError(
             f"client2vec over {base}: local training needs the half {half!r} of the vectors, and the atlas has only "
             f"{', '.join(map(repr, atlas.halves))}. Set train=False (no train in --use), or name one by "
-            "objective_half (--set atlas.objective_half=...)."
+            "objective_half (--set atlas.objective_half=...).",
+            code="unknown-name",
+            got=half,
+            known=list(atlas.halves),
         )
     if any(own.name == term.name for own in algorithm.objective):
         raise UsageError(
-            f"client2vec over {base}: it already trains with an atlas. Set train=False (no train in --use)."
+            f"client2vec over {base}: it already trains with an atlas. Set train=False (no train in --use).",
+            code="base-unfit",
+            base=base,
         )
     if term.lambda_o == 0 and term.lambda_d == 0:
         return algorithm
     if test_through == "g" and term.lambda_d == 0:
-        raise UsageError("client2vec: lambda_d=0 leaves the classifier G untrained; test through h, or raise lambda_d.")
+        raise UsageError(
+            "client2vec: lambda_d=0 leaves the classifier G untrained; test through h, or raise lambda_d.",
+            code="settings-conflict",
+        )
     projected = Projected(width=atlas.halves[half].shape[1], test_through=test_through)
     algorithm = replace(algorithm.with_terms(term), extensions=(*algorithm.extensions, projected))
     if term.lambda_o > 0:

@@ -73,7 +73,7 @@ class Projected(Extension):
         for title in ("width", "num_features", "num_classes"):
             value = getattr(self, title)
             if value is not None and value < 1:
-                raise UsageError(f"Projected({title}) must be at least 1, got {value}.")
+                raise UsageError(f"Projected({title}) must be at least 1, got {value}.", code="out-of-range", got=value)
         if self.test_through not in ("h", "g"):
             raise unknown_name("test_through of Projected", self.test_through, ("h", "g"))
 
@@ -85,7 +85,9 @@ class Projected(Extension):
             if not isinstance(head, nn.Linear):
                 raise UsageError(
                     f"the head of {type(model).__name__} is a {type(head).__name__}, which does not tell how wide the "
-                    "features are. Make it an nn.Linear, or give Projected num_features and num_classes."
+                    "features are. Make it an nn.Linear, or give Projected num_features and num_classes.",
+                    code="head-unfit",
+                    got=type(head).__name__,
                 )
             num_features, num_classes = num_features or head.in_features, num_classes or head.out_features
         return ProjectedModel(model, num_features, self.width, num_classes, self.test_through)
@@ -97,7 +99,11 @@ def projection_parameters(model: nn.Module) -> list[str]:
     paths = (path for path, module in model.named_modules() if isinstance(module, ProjectedModel))
     path = next(paths, None)
     if path is None:
-        raise UsageError(f"{type(model).__name__} has no projection; wrap it by algorithm.extend(model).")
+        raise UsageError(
+            f"{type(model).__name__} has no projection; wrap it by algorithm.extend(model).",
+            code="model-unfit",
+            got=type(model).__name__,
+        )
     own = ("projection.weight", "projection_classifier.weight", "projection_classifier.bias")
     return [f"{path}.{name}" if path else name for name in own]
 
@@ -149,9 +155,17 @@ class IndexOrthogonality(Term):
         super().__post_init__()
         for title in ("lambda_o", "lambda_d"):
             if not 0 <= getattr(self, title) < math.inf:
-                raise UsageError(f"IndexOrthogonality({title}) must not be negative, got {getattr(self, title)}.")
+                raise UsageError(
+                    f"IndexOrthogonality({title}) must not be negative, got {getattr(self, title)}.",
+                    code="out-of-range",
+                    got=getattr(self, title),
+                )
         if not self.temperature > 0:
-            raise UsageError(f"IndexOrthogonality(temperature) must be above 0, got {self.temperature}.")
+            raise UsageError(
+                f"IndexOrthogonality(temperature) must be above 0, got {self.temperature}.",
+                code="out-of-range",
+                got=self.temperature,
+            )
         for title, known in (("mode", MODES), ("kl", DIRECTIONS)):
             if getattr(self, title) not in known:
                 raise unknown_name(f"{title} of IndexOrthogonality", getattr(self, title), known)
@@ -161,7 +175,10 @@ class IndexOrthogonality(Term):
         if self.lambda_o == 0:
             return
         if self.name not in local.notes:
-            raise UsageError("IndexOrthogonality needs the server rule AtlasVectors beside it; client2vec() has both.")
+            raise UsageError(
+                "IndexOrthogonality needs the server rule AtlasVectors beside it; client2vec() has both.",
+                code="part-missing",
+            )
         vectors = local.notes[self.name][VECTORS].to(local.data.labels.device)
         local.scratch[self.name] = {VECTORS: F.normalize(vectors, dim=1) if self.mode == "mean_cos" else vectors}
 

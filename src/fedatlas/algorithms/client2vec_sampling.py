@@ -47,7 +47,7 @@ class SimilarToLast(Sampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.tau > 0:
-            raise UsageError(f"SimilarToLast(tau) must be above 0, got {self.tau}.")
+            raise UsageError(f"SimilarToLast(tau) must be above 0, got {self.tau}.", code="out-of-range", got=self.tau)
         check_half(self.atlas, self.half, "SimilarToLast")
 
     def check_clients(self, federation: Federation) -> list[str]:
@@ -109,9 +109,15 @@ class SimilarityWeights(Weighting):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.gamma <= 1:
-            raise UsageError(f"SimilarityWeights(gamma) must be in [0, 1], got {self.gamma}.")
+            raise UsageError(
+                f"SimilarityWeights(gamma) must be in [0, 1], got {self.gamma}.", code="out-of-range", got=self.gamma
+            )
         if not self.lambda1 > 0:
-            raise UsageError(f"SimilarityWeights(lambda1) must be above 0, got {self.lambda1}.")
+            raise UsageError(
+                f"SimilarityWeights(lambda1) must be above 0, got {self.lambda1}.",
+                code="out-of-range",
+                got=self.lambda1,
+            )
         check_half(self.atlas, self.half, "SimilarityWeights")
 
     def check_clients(self, federation: Federation) -> list[str]:
@@ -159,7 +165,11 @@ def positions(atlas: Atlas, roster: Roster) -> Tensor:
         if client.num_examples != size:
             raise UsageError(
                 f"client {client.name} has {client.num_examples} training examples, but {size} in the atlas: it was "
-                "made from other data or another partition. Make the atlas of this federation."
+                "made from other data or another partition. Make the atlas of this federation.",
+                code="data-differ",
+                client=client.name,
+                got=client.num_examples,
+                wanted=size,
             )
     found = torch.full((len(roster),), -1, dtype=torch.int64)
     found[[client.id for client in training]] = rows

@@ -193,7 +193,11 @@ def measured(pairs: Tensor, measure: Measure) -> Tensor:
 def clustered(base: Algorithm | None = None, algorithm: int = 2, measure: Measure = "arccos") -> Algorithm:
     """``base`` (FedAvg) with one client from each of m groups of similar clients, all answers counting the same."""
     if algorithm not in (1, 2):
-        raise UsageError(f"clustered(algorithm) must be 1 (by size) or 2 (by similarity), got {algorithm!r}.")
+        raise UsageError(
+            f"clustered(algorithm) must be 1 (by size) or 2 (by similarity), got {algorithm!r}.",
+            code="wrong-value",
+            got=algorithm,
+        )
     base = base if base is not None else fedavg()
     expect(base, Algorithm, "clustered(base) must be an algorithm", "Write clustered(fedatlas.fedavg()).")
     for link in base.weighting:
@@ -201,18 +205,24 @@ def clustered(base: Algorithm | None = None, algorithm: int = 2, measure: Measur
             raise UsageError(
                 "clustered(base) needs answers that count 1/m each, or its draws are biased; "
                 f"{base.name} weighs them by {type(link).__name__}. "
-                "Use a base that averages by examples, such as fedavg, fedprox or moon."
+                "Use a base that averages by examples, such as fedavg, fedprox or moon.",
+                code="base-unfit",
+                base=base.name,
             )
     for rule in base.server:
         if rule.ignores_weights:
             raise UsageError(
                 f"clustered(base) needs a mean of the answers, but {base.name} has the rule {type(rule).__name__}, "
-                "which makes its own. Use another base."
+                "which makes its own. Use another base.",
+                code="base-unfit",
+                base=base.name,
             )
     if type(base.sampler) is not Uniform:
         raise UsageError(
             f"clustered(base) chooses the clients itself, but {base.name} has a sampler of its own, "
-            f"{type(base.sampler).__name__}. Use a base that samples uniformly."
+            f"{type(base.sampler).__name__}. Use a base that samples uniformly.",
+            code="base-unfit",
+            base=base.name,
         )
     sampler: Sampler = ClusteredBySize() if algorithm == 1 else ClusteredBySimilarity(measure=measure)
     name = "clustered" if base.name == "fedavg" else f"clustered+{base.name}"

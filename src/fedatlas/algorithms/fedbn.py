@@ -44,7 +44,9 @@ def norm_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         raise UsageError(
             f"FedBN: {type(model).__name__} has no normalisation layer for a client to keep, so it would be FedAvg. "
             "Choose a model with norms (--model cnn --set model.norm=batch; norm='batch' in model_options), or train "
-            "fedavg."
+            "fedavg.",
+            code="model-unfit",
+            got=type(model).__name__,
         )
     yield from found
 

@@ -39,9 +39,9 @@ class Discrepancy(Weighting):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.a < math.inf:
-            raise UsageError(f"Discrepancy(a) must not be negative, got {self.a}.")
+            raise UsageError(f"Discrepancy(a) must not be negative, got {self.a}.", code="out-of-range", got=self.a)
         if not math.isfinite(self.b):
-            raise UsageError(f"Discrepancy(b) must be a number, got {self.b}.")
+            raise UsageError(f"Discrepancy(b) must be a number, got {self.b}.", code="out-of-range", got=self.b)
 
     def introduce(self, data: ClientData) -> Tensors:
         """Return the client's label counts."""
@@ -73,12 +73,18 @@ def feddisco(base: Algorithm | None = None, a: float = 0.5, b: float = 0.1) -> A
     base = base if base is not None else fedavg()
     expect(base, Algorithm, "feddisco(base) must be an algorithm", "Write feddisco(fedatlas.fedavg()).")
     if any(link.name == Discrepancy.name for link in base.weighting):
-        raise UsageError(f"feddisco over {base.name}: it already weighs by discrepancy; set a and b there.")
+        raise UsageError(
+            f"feddisco over {base.name}: it already weighs by discrepancy; set a and b there.",
+            code="base-unfit",
+            base=base.name,
+        )
     deaf = [type(rule).__name__ for rule in base.server if rule.ignores_weights]
     if deaf:
         raise UsageError(
             f"feddisco over {base.name}: its server rule {deaf[0]} ignores weights, so weighing has no effect. "
-            "Use another base."
+            "Use another base.",
+            code="base-unfit",
+            base=base.name,
         )
     name = "feddisco" if base.name == "fedavg" else f"feddisco+{base.name}"
     return replace(base, name=name).with_weighting(Discrepancy(a=a, b=b))

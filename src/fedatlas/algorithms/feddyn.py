@@ -40,7 +40,9 @@ class DynamicPull(Term):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.alpha < math.inf:
-            raise UsageError(f"DynamicPull(alpha) must be a positive number, got {self.alpha}.")
+            raise UsageError(
+                f"DynamicPull(alpha) must be a positive number, got {self.alpha}.", code="out-of-range", got=self.alpha
+            )
 
     @property
     def regulariser_weight(self) -> float:
@@ -50,7 +52,9 @@ class DynamicPull(Term):
     def begin(self, local: ClientContext) -> None:
         """Begin with no drift in the client's first round."""
         if self.name not in local.notes:
-            raise UsageError("DynamicPull needs the server rule DynamicDrift beside it; feddyn() has both.")
+            raise UsageError(
+                "DynamicPull needs the server rule DynamicDrift beside it; feddyn() has both.", code="part-missing"
+            )
         if self.name not in local.memory:
             local.memory[self.name] = {k: torch.zeros_like(local.start[k]) for k in local.notes[self.name]}
 
@@ -122,7 +126,9 @@ class Clipped(Wrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.max_norm > 0:
-            raise UsageError(f"Clipped(max_norm) must be positive, got {self.max_norm}.")
+            raise UsageError(
+                f"Clipped(max_norm) must be positive, got {self.max_norm}.", code="out-of-range", got=self.max_norm
+            )
 
     def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: Rate) -> None:
         """Take one step of the base; every gradient it looks at is clipped."""

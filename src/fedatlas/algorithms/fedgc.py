@@ -55,7 +55,9 @@ class Customized(Extension):
         if not isinstance(model, PromptedClassifier):
             raise UsageError(
                 f"fedgcr and fedgc need a frozen ViT with prompts, and {type(model).__name__} is none. "
-                "Choose the model prompted_vit, or use fedgr, which takes any model."
+                "Choose the model prompted_vit, or use fedgr, which takes any model.",
+                code="model-unfit",
+                got=type(model).__name__,
             )
         return CustomizedClassifier(model, mix_in_batch=self.mix_in_batch)
 
@@ -80,22 +82,36 @@ class GroupCustomization(Term):
         super().__post_init__()
         for title in ("lambda1", "lambda2"):
             if not 0 <= getattr(self, title) < math.inf:
-                raise UsageError(f"GroupCustomization({title}) must not be negative, got {getattr(self, title)}.")
+                raise UsageError(
+                    f"GroupCustomization({title}) must not be negative, got {getattr(self, title)}.",
+                    code="out-of-range",
+                    got=getattr(self, title),
+                )
         for title in ("tau", "tau_alignment"):
             if not getattr(self, title) > 0:
-                raise UsageError(f"GroupCustomization({title}) must be above 0, got {getattr(self, title)}.")
+                raise UsageError(
+                    f"GroupCustomization({title}) must be above 0, got {getattr(self, title)}.",
+                    code="out-of-range",
+                    got=getattr(self, title),
+                )
 
     def begin(self, local: ClientContext) -> None:
         """Set the centres beside the client's own last mean, if there are any yet."""
         if not isinstance(local.model, TypePrompted):
             raise UsageError(
                 f"GroupCustomization needs a model that makes type-specific prompts, got {type(local.model).__name__}: "
-                "no other extension may stand around it."
+                "no other extension may stand around it.",
+                code="model-unfit",
+                got=type(local.model).__name__,
             )
         if self.lambda1 == 0:
             return
         if TYPE_VECTOR not in local.scratch:
-            raise UsageError("GroupCustomization needs the client's own mean: put TypeVector() before it.")
+            raise UsageError(
+                "GroupCustomization needs the client's own mean: put TypeVector() before it.",
+                code="part-missing",
+                part="TypeVector",
+            )
         if self.name not in local.notes:
             return
         told, mean = local.notes[self.name], local.scratch[TYPE_VECTOR]["mean"]

@@ -81,7 +81,11 @@ def class_balanced_mean(local: ClientContext) -> Tensor:
 def type_vectors(cohort: Cohort) -> Tensor:
     """Return the vectors that a round's clients sent, (uploads, width)."""
     if not all(TYPE_VECTOR in upload.notes for upload in cohort.uploads):
-        raise UsageError("groups of types need the clients' vectors: add TypeVector() to the objective.")
+        raise UsageError(
+            "groups of types need the clients' vectors: add TypeVector() to the objective.",
+            code="part-missing",
+            part="TypeVector",
+        )
     return torch.stack([upload.notes[TYPE_VECTOR]["mean"] for upload in cohort.uploads])
 
 
@@ -116,7 +120,9 @@ class TypeGroups:
         expect_settings(self)
         for title, value in (("num_groups", self.num_groups), ("n_init", self.n_init)):
             if value < 1:
-                raise UsageError(f"TypeGroups({title}) must be at least 1, got {value}.")
+                raise UsageError(
+                    f"TypeGroups({title}) must be at least 1, got {value}.", code="out-of-range", got=value
+                )
         if self.method not in METHODS:
             raise unknown_name("method of grouping", self.method, METHODS)
         if self.covariance not in COVARIANCES:
@@ -151,7 +157,12 @@ class FixedGroups:
 
     def __post_init__(self) -> None:
         if len(self.clients) != len(self.groups):
-            raise UsageError(f"FixedGroups needs one group a client, got {len(self.groups)} for {len(self.clients)}.")
+            raise UsageError(
+                f"FixedGroups needs one group a client, got {len(self.groups)} for {len(self.clients)}.",
+                code="wrong-count",
+                got=len(self.groups),
+                wanted=len(self.clients),
+            )
 
     def find(self, cohort: Cohort) -> Groups:
         """Return the known groups, and where the vectors of this round's clients lie in them."""
@@ -179,7 +190,9 @@ class FixedGroups:
         if missing := [name for name in names if name not in known]:
             raise UsageError(
                 f"FixedGroups: client {missing[0]!r} has no group among the {len(known)} that have one. "
-                "Make the groups from the same federation."
+                "Make the groups from the same federation.",
+                code="client-missing",
+                client=missing[0],
             )
 
 
@@ -204,12 +217,14 @@ class GroupLoss(Weighting):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not -1 <= self.q < math.inf:
-            raise UsageError(f"GroupLoss(q) must be at least -1, got {self.q}.")
+            raise UsageError(f"GroupLoss(q) must be at least -1, got {self.q}.", code="out-of-range", got=self.q)
         for title, value in (("delta", self.delta), ("gamma", self.gamma)):
             if not 0 <= value <= 1:
-                raise UsageError(f"GroupLoss({title}) must be in [0, 1], got {value}.")
+                raise UsageError(f"GroupLoss({title}) must be in [0, 1], got {value}.", code="out-of-range", got=value)
         if self.delay < 0:
-            raise UsageError(f"GroupLoss(delay) must not be negative, got {self.delay}.")
+            raise UsageError(
+                f"GroupLoss(delay) must not be negative, got {self.delay}.", code="out-of-range", got=self.delay
+            )
 
     def check_clients(self, federation: Federation) -> list[str]:
         """Return a remark where known groups were made of other clients."""
@@ -290,11 +305,17 @@ def reweighted(base: Algorithm, weighting: GroupLoss) -> Algorithm:
     """Return the base with group reweighting and what it asks of clients."""
     expect(base, Algorithm, "fedgr(base) must be an algorithm", "Write fedgr(fedatlas.fedavg()).")
     if any(link.name == GroupLoss.name for link in base.weighting):
-        raise UsageError(f"fedgr over {base.name}: it already weighs by the groups' losses; change its settings there.")
+        raise UsageError(
+            f"fedgr over {base.name}: it already weighs by the groups' losses; change its settings there.",
+            code="base-unfit",
+            base=base.name,
+        )
     if deaf := [type(rule).__name__ for rule in base.server if rule.ignores_weights]:
         raise UsageError(
             f"fedgr over {base.name}: its server rule {deaf[0]} ignores weights, so weighing has no effect. "
-            "Use another base."
+            "Use another base.",
+            code="base-unfit",
+            base=base.name,
         )
     asked: list[Term] = [ReceivedLoss()]
     if isinstance(weighting.groups, TypeGroups):

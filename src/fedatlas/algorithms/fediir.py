@@ -48,7 +48,11 @@ class GradientAlignment(Term):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.penalty >= 0:
-            raise UsageError(f"GradientAlignment(penalty) must not be negative, got {self.penalty}.")
+            raise UsageError(
+                f"GradientAlignment(penalty) must not be negative, got {self.penalty}.",
+                code="out-of-range",
+                got=self.penalty,
+            )
 
     @property
     def regulariser_weight(self) -> float:
@@ -93,7 +97,9 @@ class MeanHeadGradient(ServerRule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.ema < 1:
-            raise UsageError(f"MeanHeadGradient(ema) must be in [0, 1), got {self.ema}.")
+            raise UsageError(
+                f"MeanHeadGradient(ema) must be in [0, 1), got {self.ema}.", code="out-of-range", got=self.ema
+            )
 
     def gather(self, memory: Tensors, surveys: Mapping[int, Tensors], roster: Roster) -> Tensors:
         """Move the average towards the mean over the cohort's examples."""

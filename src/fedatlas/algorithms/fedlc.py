@@ -31,7 +31,9 @@ class CalibratedCrossEntropy(Term):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.tau >= 0:
-            raise UsageError(f"CalibratedCrossEntropy(tau) must not be negative, got {self.tau}.")
+            raise UsageError(
+                f"CalibratedCrossEntropy(tau) must not be negative, got {self.tau}.", code="out-of-range", got=self.tau
+            )
 
     def begin(self, local: ClientContext) -> None:
         """Compute the shift of each logit; the label counts stay on the client."""

@@ -45,12 +45,18 @@ class MixedCrossEntropy(Term):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.lam < 1:
-            raise UsageError(f"MixedCrossEntropy(lam) must be in [0, 1), got {self.lam}.")
+            raise UsageError(
+                f"MixedCrossEntropy(lam) must be in [0, 1), got {self.lam}.", code="out-of-range", got=self.lam
+            )
 
     def begin(self, local: ClientContext) -> None:
         """Take the means that the server sent."""
         if self.lam > 0 and self.name not in local.notes:
-            raise UsageError("MixedCrossEntropy needs the means that a MeanPool among the server's rules sends.")
+            raise UsageError(
+                "MixedCrossEntropy needs the means that a MeanPool among the server's rules sends.",
+                code="part-missing",
+                part="MeanPool",
+            )
 
     def prepare(self, local: ClientContext, batch: Batch) -> Batch:
         """Draw the step's mean; return the batch with inputs x' = (1 - lam) x, ready for a gradient by them."""
@@ -119,15 +125,23 @@ class MeanPool(ServerRule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.group is not None and self.group < 2:
-            raise UsageError(f"MeanPool(group) must be at least 2 (a mean of one is the example), got {self.group}.")
+            raise UsageError(
+                f"MeanPool(group) must be at least 2 (a mean of one is the example), got {self.group}.",
+                code="out-of-range",
+                got=self.group,
+            )
         for title, value in (("max_groups", self.max_groups), ("sent", self.sent)):
             if value < 1:
-                raise UsageError(f"MeanPool({title}) must be at least 1, got {value}.")
+                raise UsageError(f"MeanPool({title}) must be at least 1, got {value}.", code="out-of-range", got=value)
 
     def introduce(self, data: ClientData) -> Tensors:
         """Return means over disjoint random groups of a training client; examples that fill no group are not sent."""
         if data.federation.data.kind == "tokens":
-            raise UsageError(f"fedmix averages inputs; {data.federation.name} holds tokens. Choose another algorithm.")
+            raise UsageError(
+                f"fedmix averages inputs; {data.federation.name} holds tokens. Choose another algorithm.",
+                code="kind-mismatch",
+                got="tokens",
+            )
         size = self.group or data.num_examples
         if data.client.held_out or data.num_examples < max(size, 2):
             return {}
@@ -146,7 +160,11 @@ class MeanPool(ServerRule):
         """Pool the means."""
         said = [client.introduction[self.name] for client in roster if self.name in client.introduction]
         if not said:
-            raise UsageError(f"fedmix: no client has the {self.group or 2} examples of a group. Lower group.")
+            raise UsageError(
+                f"fedmix: no client has the {self.group or 2} examples of a group. Lower group.",
+                code="too-few-examples",
+                wanted=self.group or 2,
+            )
         pool = {kind: torch.cat([means[kind] for means in said]) for kind in ("inputs", "labels")}
         return pool | {"rounds": torch.zeros((), dtype=torch.int64)}
 

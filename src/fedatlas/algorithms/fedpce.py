@@ -45,11 +45,17 @@ class ConditionedNorms(Extension):
         super().__post_init__()
         for title in ("embedding", "hidden"):
             if getattr(self, title) < 1:
-                raise UsageError(f"ConditionedNorms({title}) must be at least 1, got {getattr(self, title)}.")
+                raise UsageError(
+                    f"ConditionedNorms({title}) must be at least 1, got {getattr(self, title)}.",
+                    code="out-of-range",
+                    got=getattr(self, title),
+                )
         if self.head_norm == "instance":
             raise UsageError(
                 "ConditionedNorms(head_norm) cannot be 'instance': after pooling, a channel is one number, whose "
-                "variance is 0; before it, the mean of every image would be the shift. Use 'layer', 'batch' or 'film'."
+                "variance is 0; before it, the mean of every image would be the shift. Use 'layer', 'batch' or 'film'.",
+                code="wrong-value",
+                got=self.head_norm,
             )
         if self.head_norm not in HEAD_NORMS:
             raise unknown_name("head_norm", self.head_norm, HEAD_NORMS)
@@ -84,7 +90,11 @@ class KeepEmbedding(Split):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.newcomer not in ("unit", "mean"):
-            raise UsageError(f"KeepEmbedding(newcomer) must be 'unit' or 'mean', got {self.newcomer!r}.")
+            raise UsageError(
+                f"KeepEmbedding(newcomer) must be 'unit' or 'mean', got {self.newcomer!r}.",
+                code="wrong-value",
+                got=self.newcomer,
+            )
 
     def personal_parameters(self, model: nn.Module) -> set[str]:
         """Return the name of the embedding."""
@@ -109,7 +119,9 @@ def embeddings(model: nn.Module) -> Tensors:
     if not found:
         raise UsageError(
             f"KeepEmbedding: {type(model).__name__} has no embedding. Add ConditionedNorms() to the algorithm's "
-            "extensions, as fedpce() does."
+            "extensions, as fedpce() does.",
+            code="model-unfit",
+            got=type(model).__name__,
         )
     return found
 
@@ -143,7 +155,9 @@ class Grouped(Wrapper):
         super().__post_init__()
         if isinstance(self.base, Wrapper) and not isinstance(self.base, Relative):
             raise UsageError(
-                f"Grouped(base) must be a plain optimizer, got {type(self.base).__name__}; put that around Grouped."
+                f"Grouped(base) must be a plain optimizer, got {type(self.base).__name__}; put that around Grouped.",
+                code="wrong-type",
+                got=type(self.base).__name__,
             )
         for group in self.groups:
             self._of(group)
@@ -173,10 +187,14 @@ class Grouped(Wrapper):
     def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: Rate) -> None:
         """Take one step, each parameter at the rate of its group."""
         if len(self.places) != len(parameters):
-            raise UsageError("Grouped must be fitted to a model before it steps; call fitted(model, ...) first.")
+            raise UsageError(
+                "Grouped must be fitted to a model before it steps; call fitted(model, ...) first.", code="not-fitted"
+            )
         of_group = lr.unbind() if isinstance(lr, Tensor) and lr.ndim else lr
         if not isinstance(of_group, tuple) or len(of_group) != 1 + len(self.groups):
-            raise UsageError(f"Grouped needs the rates that rates_at(round, rounds) returns, got {lr}.")
+            raise UsageError(
+                f"Grouped needs the rates that rates_at(round, rounds) returns, got {lr}.", code="wrong-type"
+            )
         rates = [of_group[place] for place in self.places]
         self.base.update(parameters, gradient(), state, rates)
 

@@ -28,9 +28,15 @@ class SharpnessAware(Wrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.rho >= 0:
-            raise UsageError(f"SharpnessAware(rho) must not be negative, got {self.rho}.")
+            raise UsageError(
+                f"SharpnessAware(rho) must not be negative, got {self.rho}.", code="out-of-range", got=self.rho
+            )
         if isinstance(self.base, SharpnessAware):
-            raise UsageError("SharpnessAware(base) must not itself be SharpnessAware; give it that one's base.")
+            raise UsageError(
+                "SharpnessAware(base) must not itself be SharpnessAware; give it that one's base.",
+                code="wrong-type",
+                got=type(self.base).__name__,
+            )
 
     def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: Rate) -> None:
         """Look at w and at w', and step from w."""

@@ -46,7 +46,9 @@ class AmplitudeLayer(nn.Module):
         if images.ndim != 4 or images.shape[1] != len(self.black):
             raise UsageError(
                 f"harmofl: expected images of {len(self.black)} channels, got inputs of shape {tuple(images.shape)}. "
-                "Give the recipe the images' number of channels, or choose another algorithm."
+                "Give the recipe the images' number of channels, or choose another algorithm.",
+                code="wrong-shape",
+                got=tuple(images.shape),
             )
         black = self.black[:, None, None]
         # From black up, as the authors' images are: there the phase at frequency 0 is 0. An image normalised to mean 0
@@ -86,9 +88,15 @@ class AmplitudeNorm(Extension):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window < 0:
-            raise UsageError(f"AmplitudeNorm(window) must not be negative, got {self.window}.")
+            raise UsageError(
+                f"AmplitudeNorm(window) must not be negative, got {self.window}.", code="out-of-range", got=self.window
+            )
         if self.channels is not None and self.channels < 1:
-            raise UsageError(f"AmplitudeNorm(channels) must be at least 1, got {self.channels}.")
+            raise UsageError(
+                f"AmplitudeNorm(channels) must be at least 1, got {self.channels}.",
+                code="out-of-range",
+                got=self.channels,
+            )
 
     def extend(self, model: nn.Module) -> nn.Module:
         """Return the model behind the normalisation."""
@@ -96,7 +104,9 @@ class AmplitudeNorm(Extension):
         if not channels:
             raise UsageError(
                 f"harmofl reads images, and {type(model).__name__} has no convolution that tells how many channels "
-                "they have. Give channels=, or choose another algorithm if the data are not images."
+                "they have. Give channels=, or choose another algorithm if the data are not images.",
+                code="model-unfit",
+                got=type(model).__name__,
             )
         return AmplitudeNormalised(model, channels, self.window)
 
@@ -129,11 +139,17 @@ class MeanAmplitude(ServerRule):
         if data.federation.data.kind != "image":
             raise UsageError(
                 f"harmofl normalises images; {data.federation.name} holds {data.federation.data.kind}. "
-                "Choose another algorithm or another data set."
+                "Choose another algorithm or another data set.",
+                code="kind-mismatch",
+                got=data.federation.data.kind,
             )
         least = min(data.inputs.shape[-2:])
         if self.side > least:
-            raise UsageError(f"harmofl: window must be at most {(least - 1) // 2} for these images, got {self.window}.")
+            raise UsageError(
+                f"harmofl: window must be at most {(least - 1) // 2} for these images, got {self.window}.",
+                code="out-of-range",
+                got=self.window,
+            )
         if data.client.held_out:
             return {}
         device = data.inputs.device
@@ -153,12 +169,18 @@ class MeanAmplitude(ServerRule):
         filled = {kind: torch.stack([s[kind].double() for s in said]).mean(0).float() for kind in (AMPLITUDE, BLACK)}
         places = {name: name.split(".")[-1] for name in buffers if name.split(".")[-2:-1] == [LAYER]}
         if not places:
-            raise UsageError("harmofl: the model has no amplitude normalisation; wrap it by algorithm.extend(model).")
+            raise UsageError(
+                "harmofl: the model has no amplitude normalisation; wrap it by algorithm.extend(model).",
+                code="model-unfit",
+            )
         for name, kind in places.items():
             if buffers[name].shape != filled[kind].shape:
                 raise UsageError(
                     f"harmofl: the images have {len(filled[kind])} channels, the model was built for "
-                    f"{len(buffers[name])}. Give the recipe channels={len(filled[kind])}."
+                    f"{len(buffers[name])}. Give the recipe channels={len(filled[kind])}.",
+                    code="wrong-shape",
+                    got=len(filled[kind]),
+                    wanted=len(buffers[name]),
                 )
         return buffers | {name: filled[kind].to(buffers[name].device) for name, kind in places.items()}
 

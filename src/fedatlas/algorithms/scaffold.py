@@ -39,7 +39,9 @@ class ControlVariate(Term):
     def begin(self, local: ClientContext) -> None:
         """Fix the correction ``c - c_k`` for the round; only shared parameters have one."""
         if self.name not in local.notes:
-            raise UsageError("ControlVariate needs the server rule MeanControl beside it; scaffold() has both.")
+            raise UsageError(
+                "ControlVariate needs the server rule MeanControl beside it; scaffold() has both.", code="part-missing"
+            )
         mean = local.notes[self.name]
         own = local.memory.setdefault(self.name, zeros_like(mean))
         local.scratch[self.name] = {name: c - own[name] for name, c in mean.items()}
@@ -78,7 +80,11 @@ class MeanControl(ServerRule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.server_lr < math.inf:
-            raise UsageError(f"MeanControl(server_lr) must be a positive number, got {self.server_lr}.")
+            raise UsageError(
+                f"MeanControl(server_lr) must be a positive number, got {self.server_lr}.",
+                code="out-of-range",
+                got=self.server_lr,
+            )
 
     def init(self, shared: Tensors, roster: Roster) -> Tensors:
         """Return zero control."""
@@ -106,12 +112,20 @@ class PlainSGD(SGD):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.momentum:
-            raise UsageError(f"SCAFFOLD needs SGD without momentum on the clients, got momentum={self.momentum}.")
+            raise UsageError(
+                f"SCAFFOLD needs SGD without momentum on the clients, got momentum={self.momentum}.",
+                code="settings-conflict",
+                got=self.momentum,
+            )
 
     def rebased(self, base: LocalOptimizer) -> LocalOptimizer:
         """Return the base's settings as plain SGD, or say why not."""
         if type(base) not in (SGD, PlainSGD):
-            raise UsageError(f"SCAFFOLD needs plain SGD on the clients, got {type(base).__name__}; use SGD(lr=...).")
+            raise UsageError(
+                f"SCAFFOLD needs plain SGD on the clients, got {type(base).__name__}; use SGD(lr=...).",
+                code="wrong-type",
+                got=type(base).__name__,
+            )
         return PlainSGD(**{setting.name: getattr(base, setting.name) for setting in fields(SGD)})
 
 

@@ -22,20 +22,26 @@ def find_function(text: str, what: str) -> Callable[..., Any]:
     """Return the function that ``module:function`` or ``path/to/file.py:function`` names; ``what`` asks for it."""
     place, _, name = text.rpartition(":")
     if not place or not name:
-        raise UsageError(f"{what} must be module:function or path/to/file.py:function, got {text!r}.")
+        raise UsageError(
+            f"{what} must be module:function or path/to/file.py:function, got {text!r}.", code="wrong-value", got=text
+        )
     try:
         own = Path(place).expanduser().resolve() if place.endswith(".py") else None
         function: Callable[..., Any] = getattr(importlib.import_module(place) if own is None else _module(own), name)
     except (ImportError, OSError, AttributeError) as error:
-        raise UsageError(f"{what} {text!r} cannot be found: {error}.") from error
+        raise UsageError(f"{what} {text!r} cannot be found: {error}.", code="user-function", got=text) from error
     except SyntaxError as error:
-        raise UsageError(f"{what} {text!r} cannot be read: {error}.") from error
+        raise UsageError(f"{what} {text!r} cannot be read: {error}.", code="user-function", got=text) from error
     except FedatlasError:
         raise
-    except Exception as error:
-        raise UsageError(f"{what} {text!r} cannot be loaded: {describe_error(error)}.") from error
+    except Exception as error:  # whatever the user's file raises
+        raise UsageError(
+            f"{what} {text!r} cannot be loaded: {describe_error(error)}.", code="user-function", got=text
+        ) from error
     if not callable(function):
-        raise UsageError(f"{what} {text!r} is no function but of type {type(function).__name__}.")
+        raise UsageError(
+            f"{what} {text!r} is not a function but of type {type(function).__name__}.", code="wrong-type", got=text
+        )
     return function
 
 
@@ -62,9 +68,11 @@ def _module(file: Path) -> ModuleType:
         raise ImportError(f"{file} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look for what their annotations name
+    loaded = False
     try:
         spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[spec.name]
-        raise
+        loaded = True
+    finally:
+        if not loaded:
+            del sys.modules[spec.name]
     return module

@@ -80,7 +80,9 @@ class ConditionedClassifier(nn.Module):
             raise UsageError(
                 f"FedPCE: {type(model).__name__} has no normalisation layer to make from an embedding. Choose a model "
                 "with norms (--model cnn --set model.norm=instance; norm='instance' in model_options), or another "
-                "algorithm."
+                "algorithm.",
+                code="model-unfit",
+                got=type(model).__name__,
             )
         self._norms: list[nn.Module] = list(found.values())
         self._shapes = [_affine_shape(path, norm) for path, norm in found.items()]
@@ -152,7 +154,11 @@ def _affine_shape(path: str, norm: nn.Module) -> tuple[int, ...]:
     if isinstance(norm, nn.GroupNorm):
         return (norm.num_channels,)
     if isinstance(norm, nn.RMSNorm):
-        raise UsageError(f"FedPCE: {path} is an RMSNorm, which has no shift. Choose a model with other norms.")
+        raise UsageError(
+            f"FedPCE: {path} is an RMSNorm, which has no shift. Choose a model with other norms.",
+            code="model-unfit",
+            got=path,
+        )
     width = norm.num_features
     assert isinstance(width, int)
     return (width,)
@@ -176,7 +182,9 @@ def _refuse_lone_numbers(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
         raise UsageError(
             f"FedPCE: a {type(norm).__name__} got a map of {'x'.join(map(str, shape[2:])) or 'no'} pixels, where each "
             "number is normalised by itself: the variance is 0, and nothing of the image would be left. Use larger "
-            "images, a stem that keeps more pixels, or another norm."
+            "images, a stem that keeps more pixels, or another norm.",
+            code="model-unfit",
+            got=type(norm).__name__,
         )
 
 
@@ -189,6 +197,8 @@ def _checked_features(model: str, inputs: Tensor, features: Tensor) -> bool:
     if bool(spread <= 1e-5 * size):
         raise UsageError(
             f"FedPCE: {model} gives all images of a batch the same features. An instance norm right before the pooling "
-            "does that: each channel's mean over the image is then its shift. Move it, or use another norm."
+            "does that: each channel's mean over the image is then its shift. Move it, or use another norm.",
+            code="model-unfit",
+            got=model,
         )
     return True

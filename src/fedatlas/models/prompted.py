@@ -196,7 +196,9 @@ def hub_encoder(source: str) -> HubEncoder:
     backbone, _ = load_backbone(source)
     unfit = UsageError(
         f"backbone='hf:{source}' is a {type(backbone).__name__}, into which prompts cannot be put. "
-        "Give a ViT (google/vit-base-patch16-224-in21k, say), or one of its form."
+        "Give a ViT (google/vit-base-patch16-224-in21k, say), or one of its form.",
+        code="pretrained-unfit",
+        got=source,
     )
     try:
         encoder = HubEncoder(backbone)
@@ -246,13 +248,17 @@ def prompted_vit(
     require_positive(title, num_prompts=num_prompts)
     require_probability(title, dropout=dropout)
     if not 0 < prompt_rate < float("inf"):
-        raise UsageError(f"{title}: prompt_rate must be above 0, got {prompt_rate}.")
+        raise UsageError(
+            f"{title}: prompt_rate must be above 0, got {prompt_rate}.", code="out-of-range", got=prompt_rate
+        )
     encoder: TokenEncoder
     if backbone is not None:
         if not backbone.startswith(HUB_PREFIX) or weights is not None:
             raise UsageError(
                 f"{title}: backbone must be {HUB_PREFIX}NAME_OR_FOLDER, without weights of its own; "
-                f"got backbone={backbone!r}, weights={weights!r}."
+                f"got backbone={backbone!r}, weights={weights!r}.",
+                code="settings-conflict",
+                got=backbone,
             )
         encoder = hub_encoder(backbone.removeprefix(HUB_PREFIX))
         require_channels(title, encoder.channels, channels)

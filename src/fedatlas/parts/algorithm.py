@@ -60,9 +60,13 @@ class Algorithm:
             names = [part.name for part in getattr(self, slot)]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
-                raise UsageError(f"{self.name}: two parts of its {slot} are named {twice[0]!r}; names must differ.")
+                raise UsageError(
+                    f"{self.name}: two parts of its {slot} are named {twice[0]!r}; names must differ.",
+                    code="name-repeated",
+                    got=twice[0],
+                )
         if not self.objective:
-            raise UsageError(f"{self.name}: the objective is empty; give it at least one term.")
+            raise UsageError(f"{self.name}: the objective is empty; give it at least one term.", code="part-missing")
 
     def with_terms(self, *terms: Term) -> Algorithm:
         """Return the algorithm with more summands in its objective."""

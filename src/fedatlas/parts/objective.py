@@ -123,7 +123,9 @@ def summands(objective: Iterable[Term], local: ClientContext, batch: Batch, outp
         if getattr(loss, "ndim", 0):
             raise UsageError(
                 f"the loss of the term {term.name!r} ({type(term).__name__}) must be one number, got a tensor of shape "
-                f"{tuple(loss.shape)}. Return the mean over the examples, e.g. loss.mean()."
+                f"{tuple(loss.shape)}. Return the mean over the examples, e.g. loss.mean().",
+                code="wrong-shape",
+                got=tuple(loss.shape),
             )
         found.append(loss)
     return found
@@ -142,7 +144,11 @@ def received_losses(cohort: Cohort, part: str) -> Tensor:
     """Return the loss of the received model on each answering client's training data, float64, for a part."""
     name = ReceivedLoss.name
     if not all(name in upload.notes for upload in cohort.uploads):
-        raise UsageError(f"{part} needs the clients' losses: add ReceivedLoss() to the objective.")
+        raise UsageError(
+            f"{part} needs the clients' losses: add ReceivedLoss() to the objective.",
+            code="part-missing",
+            part="ReceivedLoss",
+        )
     losses = torch.stack([upload.notes[name]["loss"] for upload in cohort.uploads]).double().cpu()
     for upload, loss in zip(cohort.uploads, losses.tolist(), strict=True):
         if not math.isfinite(loss):
@@ -151,5 +157,7 @@ def received_losses(cohort: Cohort, part: str) -> Tensor:
                 client=cohort.roster[upload.client].name,
                 round=cohort.round,
                 stage="aggregation",
+                code="not-finite",
+                got=loss,
             )
     return losses

@@ -48,13 +48,25 @@ class LocalOptimizer:
         where = type(self).__name__
         expect_settings(self)
         if not self.lr > 0 or not math.isfinite(self.lr):
-            raise UsageError(f"{where}(lr) must be a positive number, got {self.lr}.")
+            raise UsageError(f"{where}(lr) must be a positive number, got {self.lr}.", code="out-of-range", got=self.lr)
         if self.weight_decay < 0:
-            raise UsageError(f"{where}(weight_decay) must not be negative, got {self.weight_decay}.")
+            raise UsageError(
+                f"{where}(weight_decay) must not be negative, got {self.weight_decay}.",
+                code="out-of-range",
+                got=self.weight_decay,
+            )
         if self.schedule not in ("constant", "cosine"):
-            raise UsageError(f"{where}(schedule) must be 'constant' or 'cosine', got {self.schedule!r}.")
+            raise UsageError(
+                f"{where}(schedule) must be 'constant' or 'cosine', got {self.schedule!r}.",
+                code="wrong-value",
+                got=self.schedule,
+            )
         if not 0 <= self.min_lr <= self.lr:
-            raise UsageError(f"{where}(min_lr) must be in [0, lr={self.lr}], got {self.min_lr}.")
+            raise UsageError(
+                f"{where}(min_lr) must be in [0, lr={self.lr}], got {self.min_lr}.",
+                code="out-of-range",
+                got=self.min_lr,
+            )
 
     def lr_at(self, round: int, rounds: int) -> float:
         """Return the learning rate of a round (counted from 1)."""
@@ -119,7 +131,9 @@ class SGD(LocalOptimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.momentum < 1:
-            raise UsageError(f"SGD(momentum) must be in [0, 1), got {self.momentum}.")
+            raise UsageError(
+                f"SGD(momentum) must be in [0, 1), got {self.momentum}.", code="out-of-range", got=self.momentum
+            )
 
     def init(self, parameters: Tensors) -> Tensors:
         """Return zero momenta, or nothing without momentum."""
@@ -195,7 +209,7 @@ class Adam(LocalOptimizer):
         super().__post_init__()
         for title, value in (("beta1", self.beta1), ("beta2", self.beta2)):
             if not 0 <= value < 1:
-                raise UsageError(f"Adam({title}) must be in [0, 1), got {value}.")
+                raise UsageError(f"Adam({title}) must be in [0, 1), got {value}.", code="out-of-range", got=value)
 
     def init(self, parameters: Tensors) -> Tensors:
         """Return zero moments and a step count."""
@@ -356,9 +370,16 @@ def relative_rates(model: nn.Module) -> dict[str, float]:
         own = dict(module.named_parameters(recurse=False))
         for name, multiple in asked.items():
             if name not in own:
-                raise UsageError(f"{where} names {name!r}, which is no parameter of the module's own: {sorted(own)}.")
+                raise UsageError(
+                    f"{where} names {name!r}, which is no parameter of the module's own: {sorted(own)}.",
+                    code="unknown-name",
+                    got=name,
+                    known=sorted(own),
+                )
             if not 0 < expect_number(multiple, f"{where}[{name!r}]") < math.inf:
-                raise UsageError(f"{where}[{name!r}] must be a positive number, got {multiple}.")
+                raise UsageError(
+                    f"{where}[{name!r}] must be a positive number, got {multiple}.", code="out-of-range", got=multiple
+                )
             found[whole_names[id(own[name])]] = float(multiple)
     return found
 

@@ -29,7 +29,11 @@ class Split:
 
     def __post_init__(self) -> None:
         if self.buffers not in ("average", "keep", "none"):
-            raise UsageError(f"buffers must be 'average', 'keep' or 'none', got {self.buffers!r}.")
+            raise UsageError(
+                f"buffers must be 'average', 'keep' or 'none', got {self.buffers!r}.",
+                code="wrong-value",
+                got=self.buffers,
+            )
 
     def personal_parameters(self, model: nn.Module) -> set[str]:
         """Return the names of parameters that stay on the client."""

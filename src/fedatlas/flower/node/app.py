@@ -120,7 +120,7 @@ def make_client_app(config: Path | str) -> ClientApp:
                 side = ClientSide(load_config(config, context), context, values(message.content, ABOUT))
                 with repeatable(side.device):
                     return Message(action(side, message.content), reply_to=message)
-            except Exception as error:
+            except Exception as error:  # whatever the data, a loader or a part raises; the log has it all
                 traceback.print_exc()
                 raise NodeError(told(error)) from None
 

@@ -26,7 +26,7 @@ class IndexSide:
     def __init__(self, side: ClientSide) -> None:
         options = side.config.atlas_settings()
         if options is None:
-            raise UsageError("this run's config makes no atlas.")
+            raise UsageError("this run's config makes no atlas.", code="option-missing", option="atlas.make")
         self.federation, self.device = side.federation, side.device
         self.settings = AtlasSettings(**options).index_settings()
         self.strategy = options["strategy"]
@@ -45,7 +45,7 @@ def row(side: ClientSide, _: RecordDict) -> RecordDict:
     """Send the client's row of a plain atlas."""
     options = side.config.atlas_settings()
     if options is None:
-        raise UsageError("this run's config makes no atlas.")
+        raise UsageError("this run's config makes no atlas.", code="option-missing", option="atlas.make")
     atlas = make_atlas(side.federation, **options, device=str(side.device), progress=False)
     return RecordDict({ROW: arrays({half: table[0] for half, table in atlas.halves.items()})})
 
@@ -54,7 +54,10 @@ def pairs(side: ClientSide, _: RecordDict) -> RecordDict:
     """Send some pairs of an example's vector and its label; only where the config trains the index globally."""
     index = IndexSide(side)
     if index.strategy != "global":
-        raise UsageError("the config does not train the index globally, so no vector of an example leaves this client.")
+        raise UsageError(
+            "the config does not train the index globally, so no vector of an example leaves this client.",
+            code="settings-conflict",
+        )
     found = index.pairs(index.settings.upload)
     own = found.clients[0].train
     return RecordDict({PAIRS: arrays({"inputs": found.data.inputs[own], "labels": found.data.labels[own]})})

@@ -16,7 +16,11 @@ def write_npz(federation: Federation, client: int, path: Path | str) -> Path:
     path = Path(path)
     data, member = federation.data, federation.clients[client]
     if member.transform is not None:
-        raise UsageError(f"client {member.name} changes its images as it reads them; a file cannot hold that.")
+        raise UsageError(
+            f"client {member.name} changes its images as it reads them; a file cannot hold that.",
+            code="content-unfit",
+            client=member.name,
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = {"train": member.train.cpu(), "test": member.test.cpu()}
     arrays = {f"x_{part}": data.inputs[own].cpu().numpy() for part, own in parts.items() if len(own)}
@@ -33,7 +37,9 @@ def write_pictures(federation: Federation, client: int, folder: Path | str) -> P
     folder = Path(folder)
     data, member = federation.data, federation.clients[client]
     if data.kind != "image":
-        raise UsageError(f"{data.name} holds {data.kind}, which cannot be written as pictures.")
+        raise UsageError(
+            f"{data.name} holds {data.kind}, which cannot be written as pictures.", code="kind-mismatch", got=data.kind
+        )
     for part, own in (("train", member.train), ("test", member.test)):
         for i in own.tolist():
             place = folder / part / data.classes[int(data.labels[i])]

@@ -48,7 +48,11 @@ class FolderShelf:
         except FileNotFoundError:
             raise LostMemoryError(round, f"there is no {self._file(round)}") from None
         except SafetensorError as error:
-            raise RunFolderError(f"{self._file(round)} cannot be read ({error}); restore it from a copy.") from error
+            raise RunFolderError(
+                f"{self._file(round)} cannot be read ({error}); restore it from a copy.",
+                code="file-unreadable",
+                path=str(self._file(round)),
+            ) from error
 
     def put(self, round: int, memory: Memory, keep: Collection[int]) -> None:
         """Keep a memory, and drop those of rounds other than this one and ``keep``."""

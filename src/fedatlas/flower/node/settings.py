@@ -54,7 +54,11 @@ def open_node(settings: Mapping[str, Any], config: Config) -> Node:
         return _simulated(int(settings[PARTITION[0]]), config)
     name = str(settings.get("client", "")).strip()
     if not name:
-        raise UsageError('the node\'s config must name its client: --node-config \'client="NAME" data="PATH"\'.')
+        raise UsageError(
+            'the node\'s config must name its client: --node-config \'client="NAME" data="PATH"\'.',
+            code="option-missing",
+            option="client",
+        )
     domain = str(settings["domain"]) if "domain" in settings else None
     federation = _own_federation(settings, config)
     member = replace(federation.clients[0], name=name, held_out=False, domain=domain)
@@ -71,12 +75,21 @@ def open_node(settings: Mapping[str, Any], config: Config) -> Node:
 def _own_federation(settings: Mapping[str, Any], config: Config) -> Federation:
     """Return a federation of one client, from the node's data or its own loader."""
     if ("data" in settings) == ("loader" in settings):
-        raise UsageError("the node's config must say where the client's data are: either data= or loader=.")
+        raise UsageError(
+            "the node's config must say where the client's data are: either data= or loader=.",
+            code="option-missing",
+            option="data",
+        )
     seed, fraction = config.seeds().partition, config.values["data"]["test_fraction"]
     found = load_dataset(str(settings["data"]), seed=seed) if "data" in settings else _loaded(settings)
     if isinstance(found, Federation):
         if len(found) != 1:
-            raise DataError(f"loader {settings['loader']}: a node holds one client, got a federation of {len(found)}.")
+            raise DataError(
+                f"loader {settings['loader']}: a node holds one client, got a federation of {len(found)}.",
+                code="wrong-count",
+                got=len(found),
+                wanted=1,
+            )
         return replace(found, data=config.scaled(found.data))
     found = config.scaled(found)
     # An official test part is kept; otherwise a share of the examples is set apart, by the run's seed.
@@ -90,7 +103,9 @@ def _loaded(settings: Mapping[str, Any]) -> Dataset | Federation:
     if not isinstance(found, Dataset | Federation):
         raise DataError(
             f"loader {text} must return a fedatlas.Dataset, or a Federation of one client; got {type(found).__name__}. "
-            "fedatlas.from_arrays makes one from arrays."
+            "fedatlas.from_arrays makes one from arrays.",
+            code="wrong-type",
+            got=type(found).__name__,
         )
     return found
 
@@ -100,7 +115,10 @@ def _simulated(position: int, config: Config) -> Node:
     if not 0 <= position < len(federation):
         raise UsageError(
             f"the config makes {len(federation)} clients, and this is node {position}. Run the simulation with "
-            f"num-supernodes={len(federation)}."
+            f"num-supernodes={len(federation)}.",
+            code="client-position",
+            got=position,
+            wanted=len(federation),
         )
     member = federation.clients[position]
     return Node(

@@ -70,7 +70,12 @@ class DataForm:
     def united(self, other: DataForm) -> DataForm:
         """Return the form with the classes of both; refuse a client whose examples are of another form."""
         if replace(self, classes=()) != replace(other, classes=()):
-            raise DataError(f"its examples are {other.line()}, the others' are {self.line()}")
+            raise DataError(
+                f"its examples are {other.line()}, the others' are {self.line()}",
+                code="kind-mismatch",
+                got=other.line(),
+                wanted=self.line(),
+            )
         if self.classes == other.classes:
             return self
         return replace(self, classes=tuple(sorted({*self.classes, *other.classes}, key=natural_order)))

@@ -1,0 +1,53 @@
+"""How a client is tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from fedatlas.data.federation import Transform
+from fedatlas.errors import UsageError, expect_numbers, unknown_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptSettings:
+    """How long and how fast a client's own values are tuned.
+
+    >>> AdaptSettings().changed({"rounds": 5}).rounds
+    5
+    """
+
+    rounds: int = 200
+    """Rounds of ``steps`` minibatches each; the schedule of the learning rate moves once a round. As in FedPCE."""
+    steps: int = 50
+    batch_size: int | None = None
+    """None is the run's."""
+    lr: float | None = None
+    """The first learning rate; None is the run's, and for FedPCE's embedding 1e-2."""
+    min_lr: float | None = None
+    """The last learning rate."""
+    augment: Transform | Literal["run"] | None = "run"
+    """``run`` is the run's."""
+    compile: bool = False
+    """Let ``torch.compile`` fuse the network's operations: a minute at first, for long tuning on a GPU."""
+    evaluate_every: int | None = None
+    """Also test after each so many rounds."""
+    seed: int | None = None
+    """Of the batches and of the choice of examples; None is the run's."""
+
+    def __post_init__(self) -> None:
+        titles = ("rounds", "evaluate_every")
+        expect_numbers(self, titles, whole=True)
+        for title in titles:
+            value = getattr(self, title)
+            if value is not None and value < 1:
+                raise UsageError(f"{title} must be at least 1, got {value}.", code="out-of-range", got=value)
+
+    def changed(self, changes: Mapping[str, Any]) -> AdaptSettings:
+        """Return the settings with some of them changed, by name."""
+        known = [setting.name for setting in fields(self)]
+        for name in changes:
+            if name not in known:
+                raise unknown_name("setting of adapting", name, known)
+        return replace(self, **changes)
