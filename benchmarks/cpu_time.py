@@ -23,11 +23,13 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 sys.path.insert(0, str(Path(__file__).parent / "contenders"))
 
-from fedatlas.engines.machine import keep_freed_memory
 from ours import WithFeatures, federation
 from workloads import WORKLOADS, ResNet18, Workload
 
 import fedatlas
+from fedatlas.client.machine import keep_freed_memory
+from fedatlas.client.work import LocalWork
+from fedatlas.engines.simulator import Simulator
 from fedatlas.training.rounds import play
 
 NETWORKS = {
@@ -82,14 +84,14 @@ def round_milliseconds(workload: Workload, rounds: int) -> tuple[float, float]:
     """Return the median processor time of a bare round and of one of our loop, which take turns."""
     keep_freed_memory(torch.device("cpu"))
     torch.set_num_threads(1)
-    algorithm = fedatlas.fedavg().with_optimizer(fedatlas.SGD(lr=workload.lr))
-    work = fedatlas.LocalWork(batch_size=workload.batch_size)
+    algorithm = fedatlas.algorithms.fedavg().with_optimizer(fedatlas.SGD(lr=workload.lr))
+    work = LocalWork(batch_size=workload.batch_size)
     model = workload.network()
     shared = [tensor.detach().clone() for tensor in model.parameters()]
     images, labels = workload.prepared()
     taken: tuple[list[float], list[float]] = ([], [])
     network = WithFeatures(workload.network())
-    with fedatlas.Simulator(algorithm, network, federation(workload), work=work, workers=1, engine="loop") as simulator:
+    with Simulator(algorithm, network, federation(workload), work=work, workers=1, engine="loop") as simulator:
         played = play(algorithm, simulator, rounds=rounds, cohort_size=workload.cohort)
         for _ in range(rounds):
             began = time.process_time()

@@ -34,6 +34,7 @@ from fedatlas.runs.files import atomic_write
 from fedatlas.runs.run import Run
 from fedatlas.testing.flower_grid import InProcessGrid
 from fedatlas.training.progress import Silent
+from fedatlas.training.settings import Machine
 from fedatlas.training.train import train_run
 
 CNN = ("model.name=cnn", "model.norm=instance")
@@ -185,12 +186,8 @@ def simulated(config: Config, federation: Federation, folder: Path, atlas: Atlas
     return train_run(
         federation,
         config.algorithm(atlas),
-        config.run_settings(),
-        device="cpu",
-        workers=1,
+        config.run_settings(machine=Machine(workers=1)),
         folder=folder,
-        resume=False,
-        overwrite=False,
         progress=Silent(),
     )
 

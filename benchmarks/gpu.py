@@ -88,7 +88,7 @@ def fedatlas_rate(
     """Train and return samples a second over the median round, after the first ones, and what the engine left."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        run = fedatlas.train(clients, algorithm, folder=folder, progress=False, **options)
+        run = fedatlas.train(clients, algorithm, fedatlas.Settings(**options), folder=folder, progress=False)
         whole = time.perf_counter() - began
         timings, records, machine = run.timings, run.clients, run.resolved["machine"]
         server = run.profile()[-1].share
@@ -117,7 +117,7 @@ def centralised_rate(size: Size, device: str, precision: str) -> dict[str, Any]:
     images = 10 * size.images
     inputs = torch.randint(256, (images, 3, 32, 32), dtype=torch.uint8, device=device)
     labels = torch.randint(10, (images,), device=device)
-    model = fedatlas.build_model("resnet18", num_classes=10, input_shape=(3, 32, 32), seed=0, width=size.width)
+    model = fedatlas.models.build_model("resnet18", num_classes=10, input_shape=(3, 32, 32), seed=0, width=size.width)
     model = model.to(device).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     batch = min(size.large_batch, images)
@@ -164,7 +164,7 @@ def measurements(size: Size, device: str) -> dict[str, Callable[[], dict[str, An
         cohort = min(50, size.clients)
         return fedatlas_rate(
             federation(size.clients, 50, size.test),
-            fedatlas.fedavg(),
+            fedatlas.algorithms.fedavg(),
             model="cnn",
             optimizer=fedatlas.SGD(lr=0.1),
             batch_size=10,
@@ -183,19 +183,19 @@ def measurements(size: Size, device: str) -> dict[str, Callable[[], dict[str, An
     return {
         "D, float32": lambda: benchmark("float32"),
         "D, bfloat16": lambda: benchmark("bfloat16"),
-        "E, plain loop": one(fedatlas.fedavg(), engine="loop"),
-        "E, our engine": one(fedatlas.fedavg()),
-        "E, our engine, compiled": one(fedatlas.fedavg(), **compiled),
+        "E, plain loop": one(fedatlas.algorithms.fedavg(), engine="loop"),
+        "E, our engine": one(fedatlas.algorithms.fedavg()),
+        "E, our engine, compiled": one(fedatlas.algorithms.fedavg(), **compiled),
         f"E, centralised, batch {size.large_batch}": lambda: centralised_rate(size, device, "bfloat16"),
         "F, Client2Vec's objective": one(
-            fedatlas.client2vec(atlas=atlas, sample=False, aggregate=False, train=True), **compiled
+            fedatlas.algorithms.client2vec(atlas=atlas, sample=False, aggregate=False, train=True), **compiled
         ),
-        "F, MOON": one(fedatlas.moon(), **compiled),
-        "F, SCAFFOLD": one(fedatlas.scaffold(), **compiled),
-        "F, FedDyn": one(fedatlas.feddyn(), **compiled),
-        "F, FedSAM": one(fedatlas.fedsam(), **compiled),
-        "F, FedAvg, instance norm": one(fedatlas.fedavg(), **instance),
-        "F, FedPCE": one(fedatlas.fedpce(), **instance),
+        "F, MOON": one(fedatlas.algorithms.moon(), **compiled),
+        "F, SCAFFOLD": one(fedatlas.algorithms.scaffold(), **compiled),
+        "F, FedDyn": one(fedatlas.algorithms.feddyn(), **compiled),
+        "F, FedSAM": one(fedatlas.algorithms.fedsam(), **compiled),
+        "F, FedAvg, instance norm": one(fedatlas.algorithms.fedavg(), **instance),
+        "F, FedPCE": one(fedatlas.algorithms.fedpce(), **instance),
     }
 
 

@@ -50,16 +50,15 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         run = fedatlas.train(
             federation(clients),
-            algorithm or fedatlas.fedavg(),
+            algorithm or fedatlas.algorithms.fedavg(),
+            fedatlas.Settings(evaluate_every=rounds, **options),
             model="mlp",
             model_options={"hidden": (40,)},
             rounds=rounds,
             cohort=cohort,
             batch_size=EXAMPLES,
-            evaluate_every=rounds,
             folder=folder,
             progress=False,
-            **options,
         )
         whole = time.perf_counter() - began
         timings, rows = run.timings, {row.stage: row for row in run.profile()}
@@ -106,7 +105,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     found: list[dict[str, Any]] = []
     if options.memory:
-        scaffold = fedatlas.scaffold()
+        scaffold = fedatlas.algorithms.scaffold()
         told = measure(options.most, options.cohort, options.rounds, scaffold, memory_limit=options.limit)
         found.append({"varies": "memory", "limit": options.limit, **told})
     else:

@@ -41,6 +41,7 @@ from fedatlas.errors import FedatlasError, TrainingError, UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.runs.run import Run
 from fedatlas.training.progress import Progress, make_progress
+from fedatlas.training.settings import Machine
 from fedatlas.training.train import train_run
 from papers.kept_results import read_numbers, result_file, write_result
 from papers.options import Options
@@ -164,16 +165,14 @@ def train_in_time(
     config: Config, federation: Federation, algorithm: Algorithm, options: Options, *, folder: Path, progress: Progress
 ) -> Run:
     """Train what a config says, or go on with what is in the folder; when the deadline passes, the run ends early."""
+    settings = config.run_settings(machine=Machine(device=options.device, workers=options.workers))
     with _Patience(options) as patience:
         run = train_run(
             federation,
             algorithm,
-            config.run_settings(),
-            device=options.device,
-            workers=options.workers,
+            settings,
             folder=folder,
             resume=(folder / "resolved.json").exists(),
-            overwrite=False,
             progress=progress,
             config=config.to_toml(),
             stop=lambda round: patience.ended,

@@ -6,6 +6,7 @@ import torch
 
 from fedatlas.algorithms import fedprox
 from fedatlas.parts.optimizer import SGD
+from fedatlas.training.settings import Settings
 from fedatlas.training.train import train
 from tiny import Norms, blob_federation
 
@@ -15,12 +16,12 @@ def main(folder: str, workers: int) -> None:
     train(
         blob_federation(num_clients=12, held_out=2),
         fedprox(mu=0.1).with_buffers("keep"),
+        Settings(evaluate_every=2),
         model=Norms,
         optimizer=SGD(lr=0.05, momentum=0.9, keep_state=True),
         rounds=60,
         cohort=4,
         batch_size=8,
-        evaluate_every=2,
         workers=workers,
         folder=folder,
         resume=True,

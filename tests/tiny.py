@@ -20,6 +20,7 @@ from fedatlas.seeds import generator
 from fedatlas.testing.tiny import tiny_federation
 from fedatlas.training.rounds import RoundRecord, initial_state
 from fedatlas.training.rounds import play as rounds_of
+from fedatlas.training.settings import Settings
 from fedatlas.training.train import train
 
 
@@ -177,16 +178,8 @@ class Again:
         return function
 
 
-def image_run(folder: Path, algorithm: Algorithm, norm: str = "instance", **options: object) -> Run:
+def image_run(folder: Path, algorithm: Algorithm, norm: str = "instance", **options: Any) -> Run:
     """A small network on the tiny federation of images, trained for two rounds."""
-    federation = tiny_federation("images")
-    model_options = {"width": 4, "norm": norm}
-    settings = {"rounds": 2, "batch_size": 8, "workers": 1, "progress": False, **options}
-    return train(
-        federation,
-        algorithm,
-        model="cnn",
-        model_options=model_options,
-        folder=folder,
-        **settings,  # type: ignore[arg-type]
-    )
+    network = {"model": "cnn", "model_options": {"width": 4, "norm": norm}}
+    settings = Settings(**{"rounds": 2, "batch_size": 8, "workers": 1, **network, **options})
+    return train(tiny_federation("images"), algorithm, settings, folder=folder, progress=False)

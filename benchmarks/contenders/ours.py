@@ -47,21 +47,24 @@ def federation(workload: Workload) -> fedatlas.Federation:
 def main() -> None:
     """Train and tell."""
     workload, options = contender("fedatlas; variants: bfloat16, or an engine's name")
-    engines = {"engine": options.variant} if options.variant and options.variant != "bfloat16" else {}
+    half = options.variant == "bfloat16"
+    settings = fedatlas.Settings(
+        precision="bfloat16" if half else "float32",
+        engine=options.variant if options.variant and not half else "auto",
+        evaluate_every=options.rounds,
+    )
     with tempfile.TemporaryDirectory() as folder:
         run = fedatlas.train(
             federation(workload),
-            fedatlas.fedavg(),
+            fedatlas.algorithms.fedavg(),
+            settings,
             model=lambda: WithFeatures(workload.network()),
             optimizer=fedatlas.SGD(lr=workload.lr),
             rounds=options.rounds,
             cohort=workload.cohort,
             batch_size=workload.batch_size,
-            precision="bfloat16" if options.variant == "bfloat16" else "float32",
-            evaluate_every=options.rounds,
             folder=folder,
             progress=False,
-            **engines,
         )
         tell([entry["train"] for entry in run.timings], ["fedatlas"], server=run.profile()[-1].share)
 

@@ -12,8 +12,9 @@ import tempfile
 from pathlib import Path
 
 from fedatlas.algorithms import standalone
-from fedatlas.cli.run_config import run_config, unfit_algorithms
+from fedatlas.cli.train_config import train_config, unfit_algorithms
 from fedatlas.config.config import Config
+from fedatlas.training.settings import Machine
 
 
 def main() -> None:
@@ -30,9 +31,9 @@ def main() -> None:
         settings = Config.load(options.config, algorithm={"name": name}, training=training)
         if unfit_algorithms([settings]):
             continue
-        machine = {"device": options.device, "workers": None, "engine": "auto", "resume": False, "overwrite": False}
+        machine = Machine(device=options.device)
         with tempfile.TemporaryDirectory() as folder:
-            run = run_config(settings, Path(folder) / name, **machine, show=False)
+            run = train_config(settings, Path(folder) / name, machine=machine, show=False)
             timings, engine = run.timings, run.resolved["machine"]["engine"]
         took = statistics.median(entry["train"] for entry in timings[2:])
         base = base if number > 1 else took

@@ -92,7 +92,9 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def _read(self, path: Path, text: str) -> Iterator[Entry]:
         module = ".".join(("fedatlas", *path.relative_to(ROOT).with_suffix("").parts))
-        for node in ast.parse(text).body:
+        nodes = ast.parse(text).body
+        classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+        for node in nodes:
             if not isinstance(node, ast.FunctionDef | ast.ClassDef):
                 continue
             for mark in node.decorator_list:
@@ -104,7 +106,7 @@ class Registry(Mapping[str, T], Generic[T]):
                 name = given.value if isinstance(given, ast.Constant) else node.name
                 facts = {} if call is None else {k.arg: _constant(k.value) for k in call.keywords if k.arg}
                 summary = (ast.get_docstring(node) or "").partition("\n")[0]
-                yield Entry(str(name), module, summary, _parameters(node), facts)
+                yield Entry(str(name), module, summary, _parameters(node, classes), facts)
 
 
 def _constant(node: ast.expr) -> Any:
@@ -114,13 +116,14 @@ def _constant(node: ast.expr) -> Any:
         return None
 
 
-def _parameters(node: ast.FunctionDef | ast.ClassDef) -> tuple[str, ...]:
+def _parameters(node: ast.FunctionDef | ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> tuple[str, ...]:
+    """Return a function's parameters, or the fields of a dataclass with those of its bases in the same file."""
     if isinstance(node, ast.FunctionDef):
         return tuple(a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs))
-    own = [
-        n for n in node.body if isinstance(n, ast.AnnAssign) and not ast.unparse(n.annotation).startswith("ClassVar")
-    ]
-    return tuple(n.target.id for n in own if isinstance(n.target, ast.Name))
+    bases = [classes[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in classes]
+    fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and "ClassVar" not in ast.unparse(n.annotation)]
+    own = [n.target.id for n in fields if isinstance(n.target, ast.Name)]
+    return tuple(dict.fromkeys([name for base in bases for name in _parameters(base, classes)] + own))
 
 
 def lazy_exports(package: str) -> Callable[[str], Any]:

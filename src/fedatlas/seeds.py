@@ -14,9 +14,11 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
+if TYPE_CHECKING:  # the command line reads the seeds' names before it loads either
+    import numpy as np
+    import torch
 
 
 def derive(seed: int, *path: int | str) -> int:
@@ -27,12 +29,16 @@ def derive(seed: int, *path: int | str) -> int:
 
 def generator(seed: int, *path: int | str, device: torch.device | str = "cpu") -> torch.Generator:
     """Return a torch generator for one place."""
+    import torch
+
     return torch.Generator(device=device).manual_seed(derive(seed, *path))
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Give torch's global generators a seed, for layers that draw from them, and their old states afterwards."""
+    import torch
+
     generators = [torch.default_generator]
     if device.type == "cuda":
         generators.append(torch.cuda.default_generators[device.index or 0])
@@ -49,6 +55,8 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 def numpy_generator(seed: int, *path: int | str) -> np.random.Generator:
     """Return a numpy generator for one place."""
+    import numpy as np
+
     return np.random.default_rng(derive(seed, *path))
 
 
@@ -78,6 +86,8 @@ def repeatable(device: torch.device) -> Iterator[None]:
     On a CPU with one thread: sums then have one order, and processes do not fight for cores. On a GPU with those of
     cuDNN's algorithms that add in a fixed order. Inside another such context nothing is set again.
     """
+    import torch
+
     if device.type in _repeating:
         yield
         return

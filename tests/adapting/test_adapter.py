@@ -13,7 +13,7 @@ from fedatlas.adapting.tuning import Tuning
 from fedatlas.algorithms import fedavg, fedbn, fedper, fedprox
 from fedatlas.algorithms.fedpce import fedpce
 from fedatlas.algorithms.fedper import KeepHead
-from fedatlas.cli.run_config import run_config
+from fedatlas.cli.train_config import train_config
 from fedatlas.client.work import LocalWork
 from fedatlas.config.config import Config
 from fedatlas.data import Augment, Dataset, Federation
@@ -24,6 +24,7 @@ from fedatlas.parts.objective import CrossEntropy
 from fedatlas.parts.optimizer import SGD, Adam
 from fedatlas.runs.run import Run
 from fedatlas.testing.tiny import tiny_federation
+from fedatlas.training.settings import Machine
 from fedatlas.training.train import train
 from tiny import Line, Norms, blob_federation, image_run, line_federation, same_bits
 
@@ -239,8 +240,8 @@ def test_a_run_from_a_config_knows_its_own_data_model_and_algorithm(tmp_path: Pa
         optimizer={"name": "sgd", "lr": 0.02},
         training={"rounds": 1, "steps": 1, "augment": {"padding": 1}},
     )
-    machine = {"device": "cpu", "workers": 1, "engine": "auto"}
-    run = run_config(config, tmp_path / "run", **machine, resume=False, overwrite=False, show=False)  # type: ignore[arg-type]
+    machine = Machine(workers=1)
+    run = train_config(config, tmp_path / "run", machine=machine, resume=False, overwrite=False, show=False)
     adapter = Adapter(run)
     adapted = adapter.adapt(adapter.held_out[0], rounds=1, steps=2)
     assert adapter.algorithm.optimizer == SGD(lr=0.02)

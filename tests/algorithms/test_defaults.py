@@ -48,7 +48,7 @@ def test_the_page_of_fedgcr_tells_the_numbers_of_the_paper_s_preset() -> None:
     assert {title: float(page[title]) for title in numbers} == numbers
     assert page["method"] == f"`{preset.groups.method}`"
     assert float(page["num_groups"]) == preset.groups.num_groups
-    assert fedatlas.fedgcr() == fedatlas.fedgcr(num_groups=preset.groups.num_groups)
+    assert fedatlas.algorithms.fedgcr() == fedatlas.algorithms.fedgcr(num_groups=preset.groups.num_groups)
 
 
 def test_the_page_of_fedgcr_tells_the_defaults_of_its_model() -> None:

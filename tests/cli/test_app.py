@@ -15,10 +15,12 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from fedatlas.atlas.client2vec.settings import EPOCHS
-from fedatlas.cli.app import app, map_
+from fedatlas.cli.app import app
 from fedatlas.cli.catalogue import CATALOGUES
+from fedatlas.cli.map import map_
 from fedatlas.cli.terminal import print_lines, print_rows
-from fedatlas.config.config import DEFAULTS, Config
+from fedatlas.config.config import Config
+from fedatlas.config.schema import SETTINGS
 from fedatlas.runs.run import Run
 
 SMALL = ["--model", "mlp", "--set", "training.rounds=2", "--set", "model.hidden=[8]", "--workers", "1"]
@@ -92,7 +94,7 @@ def test_compare_all_leaves_out_what_the_model_does_not_suit(
     arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("fedavg", "fedbn", "fedgcr")
-    monkeypatch.setattr("fedatlas.algorithms.standalone", lambda: list(names))
+    monkeypatch.setattr("fedatlas.cli.compare.standalone", lambda: list(names))
     result = invoke("compare", "all", "--data", arrays, *SMALL, "--seeds", "0,1", "--folder", tmp_path / "all")
     assert result.exit_code == 0, result.output
     assert result.output.count("is left out") == 2
@@ -125,7 +127,7 @@ class Nothing(fedatlas.Term):
 
 
 def gentle(mu: float = 0.5):
-    return replace(fedatlas.fedprox(mu=mu).with_terms(Nothing()), name="gentle")
+    return replace(fedatlas.algorithms.fedprox(mu=mu).with_terms(Nothing()), name="gentle")
 
 
 def nothing():
@@ -187,7 +189,7 @@ def test_list_tells_what_leaves_a_client() -> None:
         (["train", "--device", "cuda"], "torch sees no GPU here"),
         (["train", "--device", "gpu"], "torch knows no device 'gpu'; use --device cpu, cuda or cuda:N"),
         (["map", "--device", "gpu"], "torch knows no device 'gpu'"),
-        (["adapt", "nowhere", "--device", "gpu"], "torch knows no device 'gpu'"),
+        (["adapt", "nowhere"], "holds no run"),
         (["flower", "node", "--client", "a", "--device", "gpu"], "torch knows no device 'gpu'"),
         (["train", "--set", "training.cohort=abc"], "training.cohort must be a whole number, a fraction or nothing"),
         (["train", "--data", "nowhere.npz"], "nowhere.npz"),
@@ -267,9 +269,10 @@ def test_the_help_of_every_option_says_something_and_names_the_defaults() -> Non
         for parameter in getattr(command, "params", ()):
             assert name == "flower" or parameter.name == "help" or parameter.help, (name, parameter.name)
     helps = {parameter.name: parameter.help for parameter in commands["train"].params}
-    usual = {"algorithm": DEFAULTS["algorithm"]["name"], "data": DEFAULTS["data"]["source"], "seed": DEFAULTS["seed"]}
-    for title, value in {**usual, "rounds": DEFAULTS["training"]["rounds"], "use": "sample,aggregate"}.items():
-        assert f"default {value}." in helps[title]
+    keys = {"algorithm": "algorithm.name", "data": "data.source", "seed": "seed", "rounds": "training.rounds"}
+    for title, key in keys.items():
+        assert f"default {SETTINGS[key].default}." in helps[title]
+    assert "default sample,aggregate." in helps["use"]
     (kind,) = (parameter.help for parameter in commands["list"].params if parameter.name == "kind")
     assert [title for title in CATALOGUES if title not in kind] == []
 

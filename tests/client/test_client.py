@@ -159,7 +159,7 @@ def test_the_twin_of_a_compiled_bench_has_a_model_of_its_own() -> None:
 
 
 def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"float32, bfloat16, got 'half'"):
+    with pytest.raises(UsageError, match="precision must be 'float32' or 'bfloat16', got 'half'"):
         LocalWork(precision="half")  # type: ignore[arg-type]
 
 

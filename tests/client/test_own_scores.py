@@ -7,10 +7,12 @@ from fedatlas.algorithms import fedavg, fedbn
 from fedatlas.algorithms.fedpce import fedpce
 from fedatlas.parts.optimizer import SGD
 from fedatlas.testing.tiny import tiny_federation
+from fedatlas.training.settings import Settings
 from fedatlas.training.train import train
 from tiny import Line, Norms, blob_federation, line_federation
 
 QUIET = {"progress": False, "workers": 1}
+TESTED = Settings(test_own=True)
 
 
 def test_clients_own_models_are_scored_before_the_server_averages(tmp_path: Path) -> None:
@@ -18,7 +20,7 @@ def test_clients_own_models_are_scored_before_the_server_averages(tmp_path: Path
     lose log(1 + e^-0.2). Averaged, w = -0.05, with which client 0 loses log(1 + e^0.1)."""
     federation = line_federation(([2], [0]), ([2, 2, 2], [1, 1, 1]))
     algorithm = fedavg().with_optimizer(SGD(lr=0.1))
-    run = train(federation, algorithm, model=Line(), rounds=1, folder=tmp_path, test_own=True, **QUIET)  # type: ignore[arg-type]
+    run = train(federation, algorithm, TESTED, model=Line(), rounds=1, folder=tmp_path, **QUIET)  # type: ignore[arg-type]
     first, second = run.clients
     assert first["own_loss"] == pytest.approx(math.log(1 + math.exp(-0.2)), rel=1e-6)
     assert second["own_loss"] == pytest.approx(math.log(1 + math.exp(-0.2)), rel=1e-6)
@@ -34,11 +36,10 @@ def test_own_scores_do_not_depend_on_the_number_of_workers(algorithm: object, tm
         run = train(
             blob_federation(held_out=1),
             algorithm,  # type: ignore[arg-type]
+            Settings(evaluate_every=2, test_own=True),
             model=Norms(),
             rounds=4,
-            evaluate_every=2,
             folder=tmp_path / str(workers),
-            test_own=True,
             workers=workers,
             progress=False,
         )
@@ -55,11 +56,11 @@ def test_testing_own_models_changes_nothing_else(tmp_path: Path) -> None:
         train(
             tiny_federation("images"),
             algorithm,
+            Settings(test_own=asked),
             model="cnn",
             model_options={"width": 4, "norm": "instance"},
             rounds=2,
             folder=tmp_path / str(asked),
-            test_own=asked,
             **QUIET,  # type: ignore[arg-type]
         )
         for asked in (False, True)

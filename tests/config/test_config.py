@@ -1,21 +1,25 @@
 import inspect
 import re
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
 
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedprox import Proximal
-from fedatlas.cli.run_config import default_folder
+from fedatlas.cli.checks import default_folder
 from fedatlas.client.data import ResidentData
-from fedatlas.config.config import DEFAULTS, OPEN, Config
-from fedatlas.config.schema import TYPES
-from fedatlas.data import PARTITIONS
+from fedatlas.config.config import Config
+from fedatlas.config.listing import settings_lines, settings_table
+from fedatlas.config.schema import SETTINGS, TrainingTables
+from fedatlas.data import PARTITIONS, federate
 from fedatlas.errors import UsageError
 from fedatlas.models import MODELS
-from fedatlas.parts.optimizer import OPTIMIZERS, SGD, Adam
+from fedatlas.parts.checks import field_kinds
+from fedatlas.parts.optimizer import SGD, Adam
+from fedatlas.parts.registry import OPTIMIZERS
+from fedatlas.parts.split import Buffers
 
 
 def test_later_settings_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
@@ -116,7 +120,7 @@ def test_a_wrong_setting_is_named_with_the_nearest_known(setting: str, message: 
         ("data.domains=photo", "data.domains must be a list of texts or nothing, got 'photo'"),
         ("data.partition={name = 'iid', num_clients = 3.5}", "data.partition.num_clients must be a whole number"),
         ("data.partition={name = 'dirichlet', alpha = 'x'}", "data.partition.alpha must be a number, got 'x'"),
-        ("data.partition={name = ['iid']}", "data.partition.name must be a text or nothing, got ['iid']"),
+        ("data.partition={name = ['iid']}", "data.partition.name must be a text, got ['iid']"),
         ("optimizer.lr=fast", "optimizer.lr must be a number, got 'fast'"),
         ("optimizer.schedule=cosin", "optimizer.schedule must be 'constant' or 'cosine', got 'cosin'"),
         ("data.source=none", "data.source must be a path, got None. To set a text, write it in quotes"),
@@ -198,9 +202,20 @@ def test_every_option_that_a_config_can_set_has_a_type() -> None:
     makers = [*ALGORITHMS.values(), *OPTIMIZERS.values(), *PARTITIONS.values(), *MODELS.values()]
     for make in makers:
         assert inspect.signature(make).parameters.keys() <= get_type_hints(make).keys()
-    closed = [section for section in DEFAULTS if section not in (*OPEN, "seed", "algorithms")]
-    untyped = {f"{section}.{key}" for section in closed for key in DEFAULTS[section] if key not in TYPES[section]}
-    assert untyped == {"atlas.make"}  # which has a message of its own
+    assert [key for key, setting in SETTINGS.items() if setting.kind is Any] == []
+
+
+def test_a_registry_s_text_says_what_python_s_signature_says() -> None:
+    for registry in (ALGORITHMS, OPTIMIZERS):
+        for name, entry in registry.entries.items():
+            assert set(entry.parameters) == set(inspect.signature(registry[name]).parameters), name
+
+
+def test_defaults_that_python_functions_repeat_are_those_of_the_config() -> None:
+    data = inspect.signature(federate).parameters
+    for name in ("test_fraction", "held_out"):
+        assert SETTINGS[f"data.{name}"].default == data[name].default
+    assert get_args(get_args(field_kinds(TrainingTables)["buffers"])[0]) == get_args(Buffers)
 
 
 def test_a_missing_or_broken_file_is_reported(tmp_path: Path) -> None:
@@ -241,7 +256,8 @@ def test_a_run_with_an_atlas_has_a_default_folder_of_its_own() -> None:
         assert default_folder(Config.load(None, settings)) == Path(folder)
 
 
-def test_the_page_names_every_section_and_every_key_of_training() -> None:
+def test_the_page_s_table_is_made_of_the_settings() -> None:
+    """On a difference: replace the table by what ``fedatlas.config.listing.settings_table()`` returns."""
     page = (Path(__file__).parents[2] / "docs" / "configs.md").read_text(encoding="utf-8")
-    sections = [f"[{name}]" for name, value in DEFAULTS.items() if isinstance(value, dict)]
-    assert [name for name in [*sections, *DEFAULTS["training"], *OPTIMIZERS] if f"`{name}`" not in page] == []
+    assert settings_table() in page
+    assert set(settings_lines()) == set(SETTINGS)

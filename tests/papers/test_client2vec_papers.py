@@ -26,7 +26,7 @@ EXTRA = {"encoder": "conse", "embeddings": "", "index_epochs": 100, "length": "s
 
 @pytest.fixture(scope="module")
 def federation() -> Federation:
-    return fedatlas.federate(fedatlas.load_dataset("digits"), fedatlas.ByDomain(clients_per_domain=2))
+    return fedatlas.federate(fedatlas.load_dataset("digits"), fedatlas.data.ByDomain(clients_per_domain=2))
 
 
 def test_settings_are_configs() -> None:

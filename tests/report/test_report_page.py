@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedatlas import fedavg, train
+from fedatlas import train
+from fedatlas.algorithms import fedavg
 from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.report import write_report
 from fedatlas.runs.run import Run

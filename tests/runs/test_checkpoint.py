@@ -11,6 +11,7 @@ from fedatlas.errors import RunFolderError
 from fedatlas.parts.types import Memory, ServerState
 from fedatlas.runs.checkpoint import MANIFEST, CheckpointStore
 from fedatlas.runs.files import atomic_write
+from fedatlas.training.settings import Settings
 from fedatlas.training.train import train
 from tiny import Norms, blob_federation, same_bits
 
@@ -58,9 +59,8 @@ def test_only_clients_that_changed_are_written_again(tmp_path: Path) -> None:
 
 def test_a_run_writes_at_each_checkpoint_whom_it_trained_since_the_last(tmp_path: Path) -> None:
     """Three rounds of one client, a checkpoint after each: three lines in all, not one more for those before."""
-    run = train(
-        blob_federation(), fedbn(), model=Norms(), rounds=3, cohort=1, folder=tmp_path / "run", checkpoint_every=1
-    )
+    settings = Settings(checkpoint_every=1)
+    run = train(blob_federation(), fedbn(), settings, model=Norms(), rounds=3, cohort=1, folder=tmp_path / "run")
     (journal,) = run.folder.rglob("clients-*.jsonl")
     assert len(journal.read_text().splitlines()) == 3
 

@@ -10,7 +10,7 @@ from fedatlas.runs.checkpoint import SPARE_LINES, CheckpointStore
 from fedatlas.runs.client_memory import ClientMemories
 from fedatlas.runs.files import TensorFiles
 from fedatlas.runs.run import Run
-from fedatlas.training.settings import TrainingPlan
+from fedatlas.training.settings import Settings, TrainingPlan
 from tiny import Norms, blob_federation, same_bits
 
 STATE = ServerState(round=1, shared={"w": torch.ones(2)}, buffers={}, memory={})
@@ -105,9 +105,8 @@ def test_the_journal_is_written_anew_before_it_grows_without_bound(tmp_path: Pat
 def test_a_small_limit_changes_no_bit_and_resumes(tmp_path: Path) -> None:
     def play(folder: str, rounds: int, limit: float | None, resume: bool = False) -> Run:
         options = {"folder": tmp_path / folder, "model": Norms, "rounds": rounds, "cohort": 3, "workers": 1}
-        return fedatlas.train(
-            blob_federation(8), fedatlas.scaffold(), memory_limit=limit, resume=resume, checkpoint_every=2, **options
-        )
+        settings = Settings(memory_limit=limit, checkpoint_every=2)
+        return fedatlas.train(blob_federation(8), fedatlas.algorithms.scaffold(), settings, resume=resume, **options)
 
     whole = play("whole", 6, None)
     play("parts", 3, 1e-6)

@@ -38,14 +38,14 @@ def test_a_profile_is_the_mean_round_without_the_first() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_measuring_changes_no_bit_and_accounts_for_the_round(tmp_path: Path, workers: int) -> None:
     def run(name: str, profile: bool) -> fedatlas.Run:
-        algorithm = fedatlas.moon()
+        algorithm = fedatlas.algorithms.moon()
         return fedatlas.train(
             blob_federation(),
             algorithm,
+            fedatlas.Settings(profile=profile),
             model=Norms,
             rounds=3,
             workers=workers,
-            profile=profile,
             folder=tmp_path / name,
         )
 

@@ -18,6 +18,7 @@ from fedatlas.errors import RunFolderError, TrainingError
 from fedatlas.runs.run import Run
 from fedatlas.runs.writer import RunWriter
 from fedatlas.seeds import Seeds
+from fedatlas.training.settings import Settings
 from fedatlas.training.train import train
 from killable import main
 from tiny import Norms, blob_federation, same_bits
@@ -71,9 +72,11 @@ def test_the_number_of_workers_does_not_change_a_run(tmp_path: Path) -> None:
     _assert_same_run(tmp_path / "one", tmp_path / "two")
 
 
-def _short(folder: Path, **changes: object) -> Run:
-    settings: dict[str, object] = {"rounds": 4, "seed": 0, "workers": 1, "progress": False, "model": Norms}
-    return train(blob_federation(), fedavg(), folder=folder, **(settings | changes))  # type: ignore[arg-type]
+def _short(folder: Path, *, resume: bool = False, overwrite: bool = False, **changes: Any) -> Run:
+    settings = Settings(**{"rounds": 4, "workers": 1, "model": Norms, **changes})
+    return train(
+        blob_federation(), fedavg(), settings, folder=folder, resume=resume, overwrite=overwrite, progress=False
+    )
 
 
 class InterruptedClock:

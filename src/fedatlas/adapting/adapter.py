@@ -37,7 +37,8 @@ from fedatlas.parts.types import ClientScore, Tensors
 from fedatlas.runs.files import atomic_write
 from fedatlas.runs.run import ADAPTED, Run
 from fedatlas.seeds import Seeds, numpy_generator, repeatable
-from fedatlas.training.train import Model, fingerprint
+from fedatlas.training.model import Model
+from fedatlas.training.train import fingerprint
 
 Start = Literal["own", "initial", "mean", "first", "nearest"]
 STARTS = ("own", "initial", "mean", "first", "nearest")

@@ -18,8 +18,7 @@ from fedatlas.models import build_model
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.split import Split
 from fedatlas.seeds import Seeds
-from fedatlas.training.model import extended, own_network
-from fedatlas.training.train import Model
+from fedatlas.training.model import Model, extended, own_network
 
 if TYPE_CHECKING:
     from fedatlas.runs.run import Run

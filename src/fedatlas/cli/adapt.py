@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedatlas.cli.options import DataFolderOption, DeviceOption
-from fedatlas.cli.terminal import check_writable, friendly, output, print_lines, print_rows
+from fedatlas.cli.checks import check_atlas
+from fedatlas.cli.options import MACHINE, DataFolderOption, DeviceOption
+from fedatlas.cli.terminal import check_writable, friendly, print_lines, print_rows, say
+from fedatlas.data.loading.catalogue import check_source
 from fedatlas.errors import UsageError, unknown_name
+from fedatlas.runs.schema import check_run
 
 if TYPE_CHECKING:
     from fedatlas.adapting.adapter import Adapter
@@ -56,9 +59,9 @@ def adapt(
     steps: Annotated[int, typer.Option("--steps", help="Minibatches in each round.")] = 50,
     lr: Annotated[
         float | None,
-        typer.Option("--lr", help="The first learning rate; default the run's, for FedPCE's embedding 0.01."),
+        typer.Option("--lr", help="The first learning rate; default the algorithm's for newcomers, else the run's."),
     ] = None,
-    device: DeviceOption = "cpu",
+    device: DeviceOption = MACHINE.device,
     compile: Annotated[
         bool, typer.Option("--compile", help="Let torch.compile fuse operations: for long tuning on a GPU.")
     ] = False,
@@ -72,24 +75,31 @@ def adapt(
     onnx: Annotated[bool, typer.Option("--onnx", help="With --save: as ONNX too (needs the extra onnx).")] = False,
 ) -> None:
     """Tune what a run's algorithm keeps personal on new clients, and nothing else; test before and after."""
-    from fedatlas.adapting.adapter import Adapter
-    from fedatlas.adapting.export import file_stem, make_folder, need_onnx
-    from fedatlas.atlas import Atlas
-    from fedatlas.cli.run_config import check_device
-    from fedatlas.config.reopen import run_reading
-    from fedatlas.data import load_dataset
-    from fedatlas.runs.run import Run
-
     with friendly():
-        check_device(device)
         if start is not None and start not in STARTS:
             raise unknown_name("start", start, STARTS)
-        if atlas is not None and start != "nearest":
-            raise UsageError("--atlas is for --start nearest only; give both, or neither.")
-        if data_folder is not None and data is None:
-            raise UsageError("--data-folder says where --data lies; give --data NAME.")
-        if onnx and save is None:
-            raise UsageError("--onnx says how to save; give --save FOLDER.")
+        for idle, said in (
+            (atlas is not None and start != "nearest", "--atlas is for --start nearest only; give both, or neither."),
+            (data_folder is not None and data is None, "--data-folder says where --data is; give --data NAME."),
+            (onnx and save is None, "--onnx says how to save; give --save FOLDER."),
+        ):
+            if idle:
+                raise UsageError(said, code="settings-conflict")
+        check_run(run)
+        if data is not None:
+            check_source(data)
+        if atlas is not None:
+            check_atlas(atlas)
+
+        from fedatlas.adapting.adapter import Adapter
+        from fedatlas.adapting.export import file_stem, make_folder, need_onnx
+        from fedatlas.atlas.atlas import Atlas
+        from fedatlas.cli.train_config import check_device
+        from fedatlas.config.reopen import run_reading
+        from fedatlas.data.loading.load import load_dataset
+        from fedatlas.runs.run import Run
+
+        check_device(device)
         if onnx:
             need_onnx()
         if save is not None:
@@ -105,7 +115,9 @@ def adapt(
         if chosen is None and given is not None:
             chosen = [member.name for member in adapter.federation]
         if chosen is None and not adapter.held_out:
-            raise UsageError(f"{run} held no client out; name one by --client, or bring one by --data.")
+            raise UsageError(
+                f"{run} held no client out; name one by --client, or bring one by --data.", code="no-client", path=run
+            )
         found = None if atlas is None else Atlas.load(atlas)
         if found is not None:
             if given is not None:
@@ -129,7 +141,7 @@ def adapt(
             _write(adapted.save, save / f"{stem}.safetensors")
             if onnx:
                 _write(adapted.export_onnx, save / f"{stem}.onnx")
-        output.print(f"record: {kept}", highlight=False, soft_wrap=True)
+        say(f"record: {kept}")
 
 
 def print_adapted(results: list[Adapted]) -> None:
@@ -164,18 +176,20 @@ def print_adapted(results: list[Adapted]) -> None:
 def _write(save: Callable[[Path], Path], path: Path) -> None:
     """Write a network, and say where; and that an earlier one was there, which may have been another run's."""
     earlier = " (in place of an earlier one)" if path.exists() else ""
-    output.print(f"network: {save(path)}{earlier}", highlight=False, soft_wrap=True)
+    say(f"network: {save(path)}{earlier}")
 
 
 def _refuse_namesakes(adapter: Adapter, atlas: Atlas, clients: list[str]) -> None:
-    """Refuse new clients that the atlas would take for others, which trained or were held out."""
+    """Raise an error if the atlas would take new clients for others, which trained or were held out."""
     from fedatlas.data.dataset import first_few
 
     known = {client["name"] for client in adapter.run.resolved["federation"]["clients"]}
     if alike := [name for name in clients if name in known and name in atlas.names]:
         raise UsageError(
             f"--data: {first_few(alike)}: a client of {adapter.run.folder} has that name, and the atlas holds that "
-            "client's vector. Give the new client another name (its owner, domain or file)."
+            "client's vector. Give the new client another name (its owner, domain or file).",
+            code="name-twice",
+            got=alike,
         )
 
 

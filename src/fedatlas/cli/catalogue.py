@@ -1,44 +1,56 @@
-"""What there is, one line each: the first line of each docstring."""
+"""The things that commands take by name, with the first line of each docstring, read from the files' text."""
 
-import inspect
 from collections.abc import Callable
+from typing import Any
 
-from fedatlas.algorithms import ALGORITHMS, build_algorithm, standalone
-from fedatlas.atlas import ENCODERS, SOURCES, atlas_disclosures
+from fedatlas.algorithms.registry import ALGORITHMS, build_algorithm, standalone
 from fedatlas.atlas.client2vec.settings import STRATEGIES
-from fedatlas.data import DATASETS, PARTITIONS
-from fedatlas.models import HUB_PREFIX, MODELS
+from fedatlas.atlas.encoders.registry import ENCODERS
+from fedatlas.atlas.registry import SOURCES
+from fedatlas.config.checks import atlas_recipe
+from fedatlas.config.listing import settings_lines
+from fedatlas.data.loading.catalogue import DATASETS
+from fedatlas.data.partitions.registry import PARTITIONS
+from fedatlas.models.registry import HUB_PREFIX, MODELS
 from fedatlas.parts.disclosure import words
-from fedatlas.parts.optimizer import OPTIMIZERS
+from fedatlas.parts.registry import OPTIMIZERS
+from fedatlas.registry import Registry
 
 
-def _first_line(thing: object) -> str:
-    return (inspect.getdoc(thing) or "").split("\n")[0].replace("``", "")
+def _summaries(registry: Registry[Any], names: list[str] | None = None) -> dict[str, str]:
+    entries = registry.entries
+    return {name: entries[name].summary.replace("``", "") for name in names or entries}
 
 
 CATALOGUES: dict[str, Callable[[], dict[str, str]]] = {
-    "algorithms": lambda: {name: _first_line(recipe) for name, recipe in ALGORITHMS.items()},
+    "algorithms": lambda: _summaries(ALGORITHMS, standalone()),
     "datasets": lambda: {name: entry.description for name, entry in DATASETS.items()},
-    "partitions": lambda: {name: _first_line(partition) for name, partition in PARTITIONS.items()},
+    "partitions": lambda: _summaries(PARTITIONS),
     "models": lambda: {
-        **{name: _first_line(builder) for name, builder in MODELS.items()},
+        **_summaries(MODELS),
         f"{HUB_PREFIX}NAME": "any Hugging Face image backbone by name or folder, on images (needs the extra hub)",
     },
-    "atlases": lambda: {name: _first_line(source) for name, source in SOURCES.items()},
-    "encoders": lambda: {name: _first_line(encoder) for name, encoder in ENCODERS.items()},
-    "optimizers": lambda: {name: _first_line(optimizer) for name, optimizer in OPTIMIZERS.items()},
+    "atlases": lambda: _summaries(SOURCES),
+    "encoders": lambda: _summaries(ENCODERS),
+    "optimizers": lambda: _summaries(OPTIMIZERS),
+    "settings": settings_lines,
 }
-NOTES = {
-    "algorithms": "client2vec is any of them with an atlas of the clients: train --atlas FILE --use sample,aggregate",
+NOTES: dict[str, Callable[[], str]] = {
+    "algorithms": lambda: (
+        f"{atlas_recipe().name} is any of them with an atlas of the clients: train --atlas FILE --use sample,aggregate"
+    ),
+    "settings": lambda: "[model], [algorithm], [optimizer] and [atlas] also take the options of what they name.",
 }
-"""What is said under a list."""
+"""The line under a list."""
 
 
 def disclosures_by_algorithm() -> dict[str, str]:
     """Return what leaves a client beyond its number of examples and the model's change; and for an atlas of clients."""
+    from fedatlas.atlas.sources import atlas_disclosures
+
     lines = {name: words(build_algorithm(name).disclosures()) for name in standalone()}
-    for source in SOURCES:
-        strategies = STRATEGIES if source == "client2vec" else ("",)
+    for source, entry in SOURCES.entries.items():
+        strategies = STRATEGIES if "strategy" in entry.parameters else ("",)
         lines |= {
             f"map {source} {strategy}".rstrip(): words(atlas_disclosures(source, strategy or "global"))
             for strategy in strategies

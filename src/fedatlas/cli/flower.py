@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedatlas.cli.options import SetOption
-from fedatlas.cli.terminal import friendly, output, print_rows
+from fedatlas.cli.terminal import friendly, print_rows, say
 from fedatlas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def init(
         from fedatlas.flower.deploy.template import write_app
 
         path = write_app(folder, Config.load(config, set_ or ()), run_folder=run_folder)
-        output.print(f"app: {path}\nrun it: flwr run {path}", highlight=False, soft_wrap=True)
+        say(f"app: {path}\nrun it: flwr run {path}")
 
 
 @app.command()
@@ -57,12 +57,10 @@ def keys(
         from fedatlas.flower.deploy.keys import make_keys
 
         made = make_keys(folder, nodes=node or [], hosts=[*(host or []), *LOOPBACK])
-        output.print(
+        say(
             f"authority: {made.authority} (give it to all; keep ca.key offline)\n"
             f"server: {made.certificate}, {made.server_key}\n"
-            f"nodes: {', '.join(made.names()) or 'none'} (give each its own .key only)",
-            highlight=False,
-            soft_wrap=True,
+            f"nodes: {', '.join(made.names()) or 'none'} (give each its own .key only)"
         )
 
 
@@ -104,7 +102,7 @@ def register(
         write_connection(home, superlink, folder.authority)
         for name in node or folder.names():
             flwr(home, "supernode", "register", str(folder.public_key(name)), CONNECTION, "--name", name)
-            output.print(f"registered {name}", highlight=False)
+            say(f"registered {name}")
 
 
 @app.command()
@@ -122,7 +120,7 @@ def node(
     key: Annotated[Path | None, typer.Option("--key", help="This node's own .key.")] = None,
     domain: Annotated[str | None, typer.Option("--domain", help="The client's domain, told to the server.")] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Test here, but never train.")] = False,
-    forget: Annotated[bool, typer.Option("--forget", help="Begin anew if the client's memory is gone.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Begin again if the client's memory is gone.")] = False,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     port: Annotated[int, typer.Option("--port", help="A port of this machine, one for each node.")] = 9094,
     state: StateOption = Path("flower-node"),
@@ -131,22 +129,33 @@ def node(
     """Start a client's SuperNode, which holds its data and what it remembers."""
     with friendly():
         _need_flower()
-        from fedatlas.cli.run_config import check_device
+        from fedatlas.cli.train_config import check_device
         from fedatlas.data.loading.catalogue import DATASETS
         from fedatlas.flower.deploy.launch import environment, speaks_tls, supernode_command
 
         check_device(device)
         if not insecure and (authority is None or key is None):
-            raise UsageError("give --authority ca.pem and --key NAME.key, or --insecure for a trial without either.")
+            raise UsageError(
+                "give --authority ca.pem and --key NAME.key, or --insecure for a trial without either.",
+                code="missing-option",
+                option="--authority",
+            )
         if insecure and speaks_tls(superlink):
-            raise UsageError(f"{superlink} speaks TLS and lets in no node without it; leave out --insecure.")
+            raise UsageError(
+                f"{superlink} speaks TLS and lets in no node without it; leave out --insecure.",
+                code="settings-conflict",
+            )
         for path in (authority, key):
             if path is not None and not path.exists():
-                raise UsageError(f"there is no {path}.")
+                raise UsageError(f"there is no {path}.", code="file-missing", path=path)
         memory = state.resolve() / "memory" / client
         settings: dict[str, Any] = {"client": client, "memory": str(memory), "device": device}
         if data is not None and not Path(data).exists() and data.lower().replace("-", "_") not in DATASETS:
-            raise UsageError(f"--data: there is no file or folder {data}. Give the path of this client's data.")
+            raise UsageError(
+                f"--data: there is no file or folder {data}. Give the path of this client's data.",
+                code="file-missing",
+                path=data,
+            )
         given = {"data": data if data is None or not Path(data).exists() else str(Path(data).resolve())}
         given |= {"loader": loader, "domain": domain}
         settings |= {name: value for name, value in given.items() if value is not None}
@@ -181,7 +190,11 @@ def run(
         from fedatlas.flower.deploy.template import app_config
 
         if authority is None and not insecure:
-            raise UsageError("give --authority ca.pem, or --insecure where the server was started so.")
+            raise UsageError(
+                "give --authority ca.pem, or --insecure where the server was started so.",
+                code="missing-option",
+                option="--authority",
+            )
         app_config(folder, set_ or ())  # what is wrong with it is better told here than on the server
         home = state.resolve() / "flwr"
         write_connection(home, superlink, authority)
@@ -201,13 +214,8 @@ def demo(
         _need_flower()
         from fedatlas.flower.deploy.demo import run_deploy_demo, traffic_rows
 
-        def say(text: str) -> None:
-            output.print(text, highlight=False, soft_wrap=True)
-
         run = run_deploy_demo(folder, rounds=rounds, say=say)
-        print_rows(
-            traffic_rows(run), "bytes from the client's side; accuracies in percent, on each client's own test part"
-        )
+        print_rows(traffic_rows(run), "bytes from the client's side; accuracies in percent, on its own test part")
         say(f"run: {run.folder}\nreport: {run.report()}")
 
 
@@ -215,7 +223,11 @@ def _need_flower() -> None:
     try:
         import flwr  # noqa: F401
     except ImportError:
-        raise UsageError("Flower is not installed; install it with pip install 'fedatlas[flower]'.") from None
+        raise UsageError(
+            "Flower is not installed; install it with pip install 'fedatlas[flower]'.",
+            code="extra-missing",
+            got="flower",
+        ) from None
 
 
 def _keys(folder: Path | None, insecure: bool) -> KeyFolder | None:
@@ -226,7 +238,9 @@ def _keys(folder: Path | None, insecure: bool) -> KeyFolder | None:
     if folder is None or not (folder / "ca.pem").exists():
         raise UsageError(
             "give --keys FOLDER, as `fedatlas flower keys FOLDER --node NAME` makes it; a server without encryption "
-            "and keys needs --insecure."
+            "and keys needs --insecure.",
+            code="missing-option",
+            option="--keys",
         )
     return KeyFolder(folder.resolve())
 

@@ -1,20 +1,52 @@
-"""Options that several commands share, with their help."""
+"""Options that several commands share; help and defaults come from the settings that they set."""
 
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from fedatlas.config.schema import SETTINGS
+from fedatlas.training.settings import Machine
+
+MACHINE = Machine()
+"""The defaults of the machine's options."""
+_MACHINE_HELP = {own.name: own.metadata["help"] for own in fields(Machine)}
+
+
+def sentence(text: str, default: object = None) -> str:
+    """Return a setting's help as a sentence of the command line, with the default if it has one."""
+    said = text[0].upper() + text[1:] if not text.startswith(("cpu", "`")) else text
+    return f"{said}; default {default}." if default is not None else f"{said}."
+
+
+def setting_option(key: str, *names: str, more: str = "") -> Any:
+    """Return the option that sets a key of the config."""
+    setting = SETTINGS[key]
+    return typer.Option(*names, help=sentence(setting.help + more, setting.default))
+
+
+def machine_option(name: str, *names: str) -> Any:
+    """Return the option that sets a field of ``Machine``."""
+    return typer.Option(*names, help=sentence(_MACHINE_HELP[name]))
+
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="A TOML file of settings; the other options change them.")
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", help="One setting, such as optimizer.lr=0.05; may be given many times."),
+    typer.Option(
+        "--set", "-s", help="One of `fedatlas list settings`, such as optimizer.lr=0.05; may be given many times."
+    ),
 ]
 AlgorithmOption = Annotated[
     str | None,
-    typer.Option("--algorithm", "-a", help="One of `fedatlas list algorithms`, or FILE.py:RECIPE; default fedavg."),
+    typer.Option(
+        "--algorithm",
+        "-a",
+        help=f"One of `fedatlas list algorithms`, or FILE.py:RECIPE; default {SETTINGS['algorithm.name'].default}.",
+    ),
 ]
 DataOption = Annotated[
     str | None,
@@ -22,39 +54,50 @@ DataOption = Annotated[
         "--data",
         "-d",
         help="One of `fedatlas list datasets`, an .npz, a table of texts (.csv, .tsv, .jsonl) or a folder of pictures; "
-        "default digits.",
+        f"default {SETTINGS['data.source'].default}.",
     ),
 ]
-DataFolderOption = Annotated[
-    Path | None,
-    typer.Option("--data-folder", help="Where the files of named data sets lie; default the variable FEDATLAS_DATA."),
-]
+DataFolderOption = Annotated[Path | None, setting_option("data.folder", "--data-folder")]
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", "-m", help="One of `fedatlas list models`; default one that suits the data."),
 ]
-RoundsOption = Annotated[int | None, typer.Option("--rounds", "-r", help="How many rounds of training; default 20.")]
-SeedOption = Annotated[
-    int | None, typer.Option("--seed", help="The seed of partition, model, sampling and batches; default 0.")
-]
-DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
-EngineOption = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        help="How clients run: auto, or loop (one by one), workers (processes), graph (recorded steps), "
-        "vmap (all together).",
-    ),
-]
-WorkersOption = Annotated[int | None, typer.Option("--workers", "-w", help="Processes on a CPU; default one a core.")]
+RoundsOption = Annotated[int | None, setting_option("training.rounds", "--rounds", "-r")]
+SeedOption = Annotated[int | None, setting_option("seed", "--seed")]
+DeviceOption = Annotated[str, machine_option("device", "--device")]
+EngineOption = Annotated[str, machine_option("engine", "--engine")]
+WorkersOption = Annotated[int | None, machine_option("workers", "--workers", "-w")]
+ProfileOption = Annotated[bool, typer.Option("--profile", help="Show where the time of a round goes.")]
 AtlasOption = Annotated[
-    Path | None, typer.Option("--atlas", help="A file that `fedatlas map` made of the same clients; see --use.")
+    Path | None, typer.Option("--atlas", help=sentence(f"{SETTINGS['atlas.file'].help}; see --use"))
 ]
 UseOption = Annotated[
     str | None,
     typer.Option(
-        "--use", help="What --atlas is for: any of sample, aggregate and train, with commas; default sample,aggregate."
+        "--use",
+        help="What --atlas is for: any of sample, aggregate and train, with commas; "
+        f"default {','.join(SETTINGS['atlas.use'].default)}.",
     ),
 ]
-ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is in the folder.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
+
+
+def sections(
+    *,
+    algorithm: str | None = None,
+    data: str | None = None,
+    data_folder: Path | None = None,
+    model: str | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
+) -> dict[str, Any]:
+    """Return the options that were given, as sections of a config."""
+    tables: dict[str, Any] = {
+        "algorithm": {"name": algorithm},
+        "data": {"source": data, "folder": str(data_folder) if data_folder else None},
+        "model": {"name": model},
+        "training": {"rounds": rounds},
+    }
+    given = {title: {k: v for k, v in keys.items() if v is not None} for title, keys in tables.items()}
+    return {title: keys for title, keys in given.items() if keys} | ({} if seed is None else {"seed": seed})

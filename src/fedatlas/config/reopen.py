@@ -1,4 +1,4 @@
-"""Find again what a run was made of: its algorithm, its federation, its network.
+"""The parts of a run, built again from its folder: its algorithm, its federation, its network.
 
 A run that a config made says all of it. One from Python names its algorithm and, if it was one by name, its model; the
 data, and whatever else was built by hand, must be given again and is checked against the record.
@@ -23,11 +23,11 @@ from fedatlas.data.loading.table import LABEL
 from fedatlas.errors import DataError, UsageError
 from fedatlas.models import HUB_PREFIX, MODELS
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.optimizer import OPTIMIZERS
+from fedatlas.parts.registry import OPTIMIZERS
 from fedatlas.runs.run import ATLAS, CONFIG, Run
 from fedatlas.seeds import Seeds
-from fedatlas.training.model import make_model
-from fedatlas.training.train import Model, fingerprint
+from fedatlas.training.model import Model, make_model
+from fedatlas.training.train import fingerprint
 
 
 def run_config(run: Run) -> Config | None:
@@ -44,14 +44,21 @@ def run_algorithm(run: Run, given: Algorithm | None = None) -> Algorithm:
         return config.algorithm(Atlas.load(file) if file.exists() else None)
     then: dict[str, Any] = run.resolved["algorithm"]
     if given is None and run.name not in standalone():
-        raise UsageError(f"{run.folder} was made by {run.name!r}, which is none of the recipes; give algorithm=.")
+        raise UsageError(
+            f"{run.folder} was made by {run.name!r}, which is not one of the recipes; give algorithm=.",
+            code="not-rebuildable",
+            got=run.name,
+        )
     algorithm = given or _with_optimizer(build_algorithm(run.name), then["optimizer"])
     now = json.loads(json.dumps(algorithm.describe()))
     for slot in ("split", "extensions") if given else ("split", "extensions", "optimizer"):
         if then[slot] != now[slot]:
             raise UsageError(
                 f"{run.folder} was trained with {slot} {then[slot]}, not {now[slot]}. "
-                "Give algorithm= as it was in training."
+                "Give algorithm= as it was in training.",
+                code="run-differs",
+                got=now[slot],
+                known=then[slot],
             )
     return algorithm
 
@@ -79,18 +86,24 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
         config = run_config(run)
         if config is None:
             raise UsageError(
-                f"{run.folder} was made in Python, so it does not know where its data are; give data= (--data)."
+                f"{run.folder} was made in Python, so it does not know where its data are; give data= (--data).",
+                code="not-rebuildable",
+                path=run.folder,
             )
         try:
             federation = config.federation()
         except (DataError, UsageError) as error:
             raise DataError(
                 f"the data of {run.folder} cannot be read from here: {error} A relative path begins where the run was "
-                "trained; go there, or bring data (--data, data=)."
+                "trained; go there, or bring data (--data, data=).",
+                code="data-missing",
+                path=run.folder,
             ) from error
         if fingerprint(federation) != then["fingerprint"]:
             raise DataError(
-                f"the data of {run.folder} changed since it was trained. Restore them, or give data= (--data)."
+                f"the data of {run.folder} changed since it was trained. Restore them, or give data= (--data).",
+                code="run-differs",
+                path=run.folder,
             )
     data = federation.data
     here, there = (data.kind, list(data.inputs.shape[1:])), (then["kind"], form["shape"])
@@ -100,7 +113,10 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
             do += " The first number is channels: repeat a grey one, or make colours grey."
         raise DataError(
             f"{federation.name}: its inputs are of kind {here[0]} and shape {here[1]}, those of {run.folder} of kind "
-            f"{there[0]} and shape {there[1]}. {do}"
+            f"{there[0]} and shape {there[1]}. {do}",
+            code="data-form",
+            got=here,
+            known=there,
         )
     return replace(federation, data=renumbered(data, then["classes"], form["vocabulary"]))
 
@@ -126,7 +142,9 @@ def run_network(run: Run, federation: Federation, algorithm: Algorithm, given: M
     """Return a run's network with its first parameters."""
     model: Model = run.resolved["model"]["name"] if given is None else given
     if given is None and not is_model_name(run.resolved["model"]["name"]):
-        raise UsageError(f"{run.folder} was trained with a model of your own, {model}; give model=.")
+        raise UsageError(
+            f"{run.folder} was trained with your own model, {model}; give model=.", code="not-rebuildable", got=model
+        )
     options = run.resolved["model"]["options"] if isinstance(model, str) else {}
     return make_model(model, options, federation, algorithm, Seeds(**run.resolved["seeds"]).model)
 
@@ -137,12 +155,16 @@ def run_augment(run: Run) -> Transform | None:
     if config is not None:
         return config.work().augment
     if (was := run.resolved["training"]["augment"]) is not None:
-        raise UsageError(f"{run.folder} was trained with augment={was}; give augment= the same, another one or None.")
+        raise UsageError(
+            f"{run.folder} was trained with augment={was}; give augment= the same, another one or None.",
+            code="not-rebuildable",
+            got=was,
+        )
     return None
 
 
 def is_model_name(name: str) -> bool:
-    """Tell whether a model can be built by this name."""
+    """Return whether a model can be built by this name."""
     return name in MODELS or name.startswith(HUB_PREFIX)
 
 

@@ -1,125 +1,197 @@
-"""Of what type each setting of a config is: mostly that of the field or parameter that it goes to."""
+"""The sections of a config: each key with its type, its default and a line of help.
+
+A section's keys are the fields of dataclasses. Those of ``[training]`` are the fields of the settings of a training;
+the rest are here. The merging of configs, the checks of ``--set``, ``fedatlas list settings``, the help of the command
+line and the table in docs/configs.md read ``SETTINGS``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, NamedTuple
 
-from fedatlas.algorithms import ALGORITHMS
-from fedatlas.algorithms.client2vec import client2vec
-from fedatlas.atlas.client2vec.settings import IndexSettings
-from fedatlas.atlas.settings import AtlasSettings
 from fedatlas.client.work import LocalWork
-from fedatlas.config.types import check_options, check_value
-from fedatlas.data import PARTITIONS, Augment, federate
-from fedatlas.errors import UsageError
-from fedatlas.models import HUB_PREFIX, MODELS
-from fedatlas.models.hub import hub_backbone
-from fedatlas.parts.optimizer import OPTIMIZERS
-from fedatlas.parts.split import Buffers
-from fedatlas.seeds import Seeds
-from fedatlas.training.settings import TrainingPlan
+from fedatlas.parts.checks import describe_kind, field_kinds, setting
+from fedatlas.training.settings import Settings, TrainingPlan
 
-ATLAS_OPTIONS = {
-    key: kind
-    for key, kind in get_type_hints(client2vec).items()
-    if key not in ("base", "atlas", "sample", "aggregate", "train", "return")
+USES = ("sample", "aggregate", "train")
+"""The uses of an atlas."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedsSection:
+    """``[seeds]``: one seed apart from the others."""
+
+    partition: int | None = setting(None, "the seed of who holds which example, where it is not `seed`")
+    model: int | None = setting(None, "the seed of the first parameters")
+    sampling: int | None = setting(None, "the seed of who takes part in a round")
+    batches: int | None = setting(None, "the seed of the order of examples, augmentation and dropout")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSection:
+    """``[data]``: the data set and the clients that hold it."""
+
+    source: str | Path = setting("digits", "a name from `fedatlas list datasets`, or a path")
+    folder: str | Path | None = setting(
+        None, "where the files of named data sets are; none is the variable FEDATLAS_DATA"
+    )
+    domains: Sequence[str] | None = setting(None, "only these domains of the data set, in this order")
+    mean: Sequence[float] | None = setting(None, "of images, by channel; with `std`, inputs are (x - mean) / std")
+    std: Sequence[float] | None = setting(None, "of images, by channel")
+    partition: str | Mapping[str, Any] | None = setting(
+        None, "a name from `fedatlas list partitions`, or a table with a name and options; none suits the data"
+    )
+    test: str | None = setting(
+        None, "the examples that a client is tested on: client, domain or all; none suits the data"
+    )
+    test_fraction: float = setting(
+        0.25, "the share of examples set apart for the test, where the data have no test part"
+    )
+    held_out: int | float | str | Sequence[str] = setting(
+        0, "clients that never train: a number, a fraction, or names of clients or domains"
+    )
+    folds: int | None = setting(None, "parts for a cross-validation inside each client")
+    fold: int = setting(0, "the part that is the test, of `folds`")
+    text: str | None = setting(None, "of a table of texts: the column of the text")
+    client: str | None = setting(None, "of a table of texts: the column of the client; empty if there is none")
+    label: str | None = setting(None, "of a table of texts: the column of the label; empty if there is none")
+    domain: str | None = setting(None, "of a table of texts: the column of the domain; empty if there is none")
+    context: int | None = setting(None, "of a table of texts: characters that a model sees")
+    stride: int | None = setting(None, "of a table of texts: characters from one example to the next")
+    fraction: float | None = setting(None, "of a table of texts: the share of the text that is used")
+    size: int | Sequence[int] | None = setting(None, "of a folder of pictures: height and width in pixels")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSection:
+    """``[model]``: a model's name and its options."""
+
+    name: str | None = setting(
+        None, "a name from `fedatlas list models`, with the model's options beside it; none suits the data"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmSection:
+    """``[algorithm]``: an algorithm's name and its options."""
+
+    name: str = setting("fedavg", "a name from `fedatlas list algorithms`, with the algorithm's options beside it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtlasSection:
+    """``[atlas]``: an atlas of the clients and its uses; the options of the recipe that uses it go here too."""
+
+    file: str | Path | None = setting(None, "a file that `fedatlas map` made of the same clients")
+    make: Mapping[str, Any] | None = setting(
+        None, "a table that says how to make the atlas: source, encoder, encoder_options, strategy, epochs, settings"
+    )
+    use: Sequence[str] = setting(["sample", "aggregate"], "the uses of the atlas: a list of sample, aggregate, train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSection:
+    """``[optimizer]``: an optimizer's name and its options."""
+
+    name: str = setting(
+        "sgd",
+        "a name from `fedatlas list optimizers`, with its options beside it; an algorithm that brings its own "
+        "optimizer keeps it unless this section is set",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingTables:
+    """The keys of ``[training]`` that a config writes in another form than Python, or that change the algorithm."""
+
+    augment: Mapping[str, Any] | None = setting(
+        None, "a table: padding, flip, degrees, rotate, erase, erase_pixels of training images"
+    )
+    buffers: Literal["average", "keep", "none"] | None = setting(
+        None, "what becomes of running statistics; none is the algorithm's choice"
+    )
+    equal_weights: bool = setting(False, "clients count the same, whatever their size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowerSection:
+    """``[flower]``: settings of a run over a network; the simulator ignores them."""
+
+    clients: int | Sequence[str] | None = setting(
+        None,
+        "how many clients to wait for before round 1, or their names in the roster's order; none takes those that are "
+        "there when no new one has come for 10 s",
+    )
+    minimum: int | float = setting(
+        1, "answers without which a round changes nothing: a number, or a share of the cohort"
+    )
+    deadline: float = setting(600, "seconds for an answer")
+    wait: float = setting(600, "seconds to wait for clients: before round 1, on a resume, or when too few are there")
+    insecure: bool = setting(False, "take nodes whose key is registered under no name")
+    adapt: Mapping[str, Any] = setting({}, "a table: rounds, steps, lr, ... of a newcomer's tuning")
+
+
+class Setting(NamedTuple):
+    """One key of a config."""
+
+    section: str
+    """Empty for a key outside the sections."""
+    name: str
+    kind: Any
+    """The annotation that its value fits."""
+    default: Any
+    help: str
+    least: float | None = None
+
+    @property
+    def key(self) -> str:
+        """The key as ``--set`` takes it."""
+        return f"{self.section}.{self.name}" if self.section else self.name
+
+    @property
+    def words(self) -> str:
+        """The values that it takes, in words."""
+        return describe_kind(self.kind)
+
+
+def _settings(section: str, *sources: type) -> list[Setting]:
+    found: dict[str, Setting] = {}
+    for source in sources:
+        kinds = field_kinds(source)
+        found |= {
+            own.name: Setting(section, own.name, kinds[own.name], _default(own), **own.metadata)
+            for own in fields(source)
+        }
+    return list(found.values())
+
+
+def _default(own: Field[Any]) -> Any:
+    return own.default if own.default_factory is MISSING else own.default_factory()
+
+
+SECTIONS: dict[str, list[Setting]] = {
+    "seeds": _settings("seeds", SeedsSection),
+    "data": _settings("data", DataSection),
+    "model": _settings("model", ModelSection),
+    "algorithm": _settings("algorithm", AlgorithmSection),
+    "algorithms": [],
+    "atlas": _settings("atlas", AtlasSection),
+    "optimizer": _settings("optimizer", OptimizerSection),
+    "training": _settings("training", TrainingPlan, LocalWork, TrainingTables),
+    "flower": _settings("flower", FlowerSection),
 }
-"""Client2Vec's own options, which [atlas] takes beside file, make and use."""
-_FEDERATE = get_type_hints(federate)
-TYPES: dict[str, Any] = {
-    "seed": int,
-    "seeds": dict.fromkeys(get_type_hints(Seeds), int | None),
-    "data": {
-        "source": str | Path,
-        "folder": str | Path | None,
-        "domains": Sequence[str] | None,
-        **dict.fromkeys(("mean", "std"), Sequence[float] | None),
-        "partition": str | Mapping[str, Any] | None,
-        "test": str | None,
-        **{key: _FEDERATE[key] for key in ("test_fraction", "held_out")},
-        "folds": int | None,
-        "fold": int,
-        **dict.fromkeys(("text", "client", "label", "domain"), str | None),
-        **dict.fromkeys(("context", "stride"), int | None),
-        "fraction": float | None,
-        "size": int | Sequence[int] | None,
-    },
-    "atlas": {
-        "file": str | Path | None,
-        "use": Sequence[str],
-        **ATLAS_OPTIONS,
-    },
-    "training": {
-        **get_type_hints(LocalWork),
-        **get_type_hints(TrainingPlan),
-        "augment": Mapping[str, Any] | None,
-        "buffers": Buffers | None,
-        "equal_weights": bool,
-    },
-    "flower": {
-        "clients": int | Sequence[str] | None,
-        "minimum": int | float,
-        "deadline": float,
-        "wait": float,
-        "insecure": bool,
-        "adapt": Mapping[str, Any],
-    },
-}
-"""Of what type each key is, where that does not depend on a name."""
+"""The sections and their keys; ``[algorithms]`` holds options by algorithm."""
+SEED = Setting(
+    "", "seed", int, Settings.__dataclass_fields__["seed"].default, "all randomness; `[seeds]` sets some apart"
+)
+SETTINGS: dict[str, Setting] = {one.key: one for one in (SEED, *(one for keys in SECTIONS.values() for one in keys))}
+"""Every key of a config that does not depend on a name, as ``--set`` takes it."""
 
 
-def check_types(values: Mapping[str, Any]) -> None:
-    """Refuse values of the wrong type, by key, before anything is built of them."""
-    for section, kinds in TYPES.items():
-        if not isinstance(kinds, Mapping):
-            check_value(section, values[section], kinds)
-            continue
-        for key, kind in kinds.items():
-            if key in values[section]:
-                check_value(f"{section}.{key}", values[section][key], kind)
-    partition, augment, make = values["data"]["partition"], values["training"]["augment"], values["atlas"]["make"]
-    if isinstance(partition, Mapping):
-        _check_named("data.partition", partition, PARTITIONS)
-    if augment is not None:
-        check_options("training.augment", augment, Augment)
-    if make is not None:
-        if not isinstance(make, Mapping):
-            raise UsageError(
-                f"atlas.make is a table that says how to make an atlas, got {make!r}. Give e.g. "
-                '{ source = "label-histogram" }; a file goes into atlas.file.'
-            )
-        check_options("atlas.make", make, AtlasSettings)
-        check_value("atlas.make.settings", make.get("settings"), Mapping[str, Any] | None)
-        check_options("atlas.make.settings", make.get("settings") or {}, IndexSettings)
-    check_model(values["model"])
-    _check_named("optimizer", values["optimizer"], OPTIMIZERS)
-    _check_recipe("algorithm", values["algorithm"])
-    for name, options in values["algorithms"].items():
-        check_value(f"algorithms.{name}", options, Mapping[str, Any])
-        _check_recipe(f"algorithms.{name}", {"name": name, **options})
-
-
-def check_model(options: Mapping[str, Any]) -> None:
-    """Refuse options of the wrong type for the model that is named; where none is, that waits for the data."""
-    models = dict(MODELS)
-    if str(name := options["name"]).startswith(HUB_PREFIX):
-        models[name] = hub_backbone
-    _check_named("model", options, models)
-
-
-def _check_recipe(where: str, options: Mapping[str, Any]) -> None:
-    """Check the options of a recipe, and of its base where that has some."""
-    _check_named(where, options, ALGORITHMS)
-    if isinstance(base := options.get("base"), Mapping):
-        if "name" not in base:
-            raise UsageError(f"{where}.base is a name or a table with a name and options, got {dict(base)}.")
-        _check_recipe(f"{where}.base", base)
-
-
-def _check_named(where: str, options: Mapping[str, Any], known: Mapping[str, Callable[..., Any]]) -> None:
-    """Check a table against what it names; a name that is not known is told when it is built."""
-    check_value(f"{where}.name", name := options.get("name"), str | None)
-    if name is not None and name in known:
-        check_options(where, options, known[name])
+def defaults() -> dict[str, Any]:
+    """Return the values of a config in which nothing is set."""
+    fresh: dict[str, Any] = {name: {one.name: one.default for one in keys} for name, keys in SECTIONS.items()}
+    return {"seed": SEED.default, **fresh}

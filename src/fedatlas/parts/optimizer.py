@@ -19,6 +19,7 @@ from torch._C._functorch import get_unwrapped, is_batchedtensor, maybe_get_bdim
 
 from fedatlas.errors import UsageError, expect, expect_number, expect_settings
 from fedatlas.parts.fused_step import Rates, can_be_fused, update_fused
+from fedatlas.parts.registry import optimizer
 from fedatlas.parts.types import Tensors
 
 Gradient = Callable[[], list[Tensor]]
@@ -120,6 +121,7 @@ class LocalOptimizer:
         return gradients
 
 
+@optimizer("sgd")
 @dataclass(frozen=True, kw_only=True)
 class SGD(LocalOptimizer):
     """Stochastic gradient descent: ``v <- momentum v + g; w <- w - lr v`` (or nesterov's ``g + momentum v``)."""
@@ -190,6 +192,7 @@ def _unstacked(tensor: Tensor) -> Tensor:
     return whole.movedim(maybe_get_bdim(tensor), 0)
 
 
+@optimizer("adam")
 @dataclass(frozen=True, kw_only=True)
 class Adam(LocalOptimizer):
     """Adam, or AdamW with ``decoupled=True``.
@@ -382,6 +385,3 @@ def relative_rates(model: nn.Module) -> dict[str, float]:
                 )
             found[whole_names[id(own[name])]] = float(multiple)
     return found
-
-
-OPTIMIZERS: dict[str, type[LocalOptimizer]] = {"sgd": SGD, "adam": Adam}

@@ -24,10 +24,9 @@ from fedatlas.errors import RunFolderError
 from fedatlas.parts.types import Tensors
 from fedatlas.runs.checkpoint import Checkpoint, CheckpointStore
 from fedatlas.runs.profile import ProfileRow, profile_rows
-from fedatlas.runs.schema import own_name, read_adapted, read_lines, read_settings
+from fedatlas.runs.schema import RESOLVED, check_run, own_name, read_adapted, read_lines, read_settings
 
 RECORDS = ("rounds.jsonl", "clients.jsonl", "timings.jsonl")
-RESOLVED = "resolved.json"
 CONFIG = "config.toml"
 ATLAS = "atlas.safetensors"
 """The atlas that a run made for itself, where its config says so."""
@@ -44,12 +43,7 @@ class Run:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(self.folder))
-        if not (self.folder / RESOLVED).exists():
-            raise RunFolderError(
-                f"{self.folder} holds no run: there is no {RESOLVED}. Give a folder that `train` made.",
-                code="run-missing",
-                path=str(self.folder),
-            )
+        check_run(self.folder)
 
     @cached_property
     def resolved(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedatlas.errors import RunFolderError
 
+RESOLVED = "resolved.json"
 ALTERED = "the run's folder was altered. Restore the file, or train again."
 NUMBER = (int, float)
 _CLIENT = {"name": object, "domain": object, "held_out": bool, "num_train": int, "num_test": int, "label_counts": list}
@@ -40,6 +41,16 @@ _ADAPTED = {
     **dict.fromkeys(("seconds", "accuracy_before", "accuracy_after"), NUMBER),
 }
 """The form of each file, as far as it is relied on: a type or several, or by key (with ? it may lack) or in a list."""
+
+
+def check_run(folder: Path) -> None:
+    """Raise an error if a folder holds no run."""
+    if not (folder / RESOLVED).exists():
+        raise RunFolderError(
+            f"{folder} holds no run: there is no {RESOLVED}. Give a folder that `train` made.",
+            code="run-missing",
+            path=str(folder),
+        )
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.runs.checkpoint import Checkpoint, CheckpointStore
 from fedatlas.runs.files import atomic_write
 from fedatlas.runs.lock import LOCK, lock_folder
-from fedatlas.runs.run import ADAPTED, ATLAS, CONFIG, NEW_ATLAS, RECORDS, RESOLVED
-from fedatlas.runs.schema import read_settings
+from fedatlas.runs.run import ADAPTED, ATLAS, CONFIG, NEW_ATLAS, RECORDS
+from fedatlas.runs.schema import RESOLVED, read_settings
 from fedatlas.runs.settings_diff import differences, told
 
 _encode = json.JSONEncoder(check_circular=False).encode

@@ -38,8 +38,8 @@ from fedatlas.testing.tiny import (
     tiny_federation,
     tiny_model,
 )
-from fedatlas.training.model import make_model
-from fedatlas.training.train import Model, fingerprint
+from fedatlas.training.model import Model, make_model
+from fedatlas.training.train import fingerprint
 
 CPU = torch.device("cpu")
 STOP = ROUNDS // 2

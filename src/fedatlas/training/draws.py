@@ -14,6 +14,7 @@ from fedatlas.errors import UsageError
 from fedatlas.parts.sampler import Sampler
 from fedatlas.parts.types import Roster, Tensors
 from fedatlas.seeds import numpy_generator
+from fedatlas.training.settings import check_cohort_size
 
 DRAW = "Let sample() return as many of its candidates as count says."
 """What a sampler must do."""
@@ -103,15 +104,3 @@ def _whole(client: Any) -> int | None:
         return operator.index(client)
     except TypeError:
         return None
-
-
-def check_cohort_size(cohort_size: int, num_clients: int) -> None:
-    """Raise UsageError if the federation cannot fill a cohort."""
-    if not 1 <= cohort_size <= num_clients:
-        raise UsageError(
-            f"cohort must be between 1 and the {num_clients} clients that may train, got {cohort_size}. "
-            "Lower the cohort, hold out fewer clients, or use more of them.",
-            code="cohort-size",
-            got=cohort_size,
-            most=num_clients,
-        )

@@ -16,8 +16,9 @@ from fedatlas.errors import UsageError
 from fedatlas.models import build_model, without_running_statistics
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.seeds import derive, generator, repeatable, seeded
-from fedatlas.training.settings import Model
 
+Model = str | nn.Module | Callable[[], nn.Module]
+"""A model by name, a module, or a function that makes one."""
 RETURN = "End its forward with `return features, logits`: what the last layer gets, and what it makes of it."
 """What to do about a model that returns something else (docs/models.md)."""
 

@@ -3,142 +3,98 @@
 from __future__ import annotations
 
 import hashlib
-import numbers
 import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
 
 from fedatlas.client.model import skips_single_examples
-from fedatlas.client.work import LocalWork, Precision
 from fedatlas.data.dataset import first_few
-from fedatlas.data.federation import Federation, Transform
+from fedatlas.data.federation import Federation
 from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import UsageError, expect
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.optimizer import LocalOptimizer
 from fedatlas.runs.previews import write_portraits
 from fedatlas.runs.run import Run
 from fedatlas.runs.writer import RunWriter, machine, versions
-from fedatlas.seeds import Seeds, repeatable
+from fedatlas.seeds import repeatable
 from fedatlas.training.loop import TrainingLoop
 from fedatlas.training.model import make_model
 from fedatlas.training.progress import Progress, make_progress
-from fedatlas.training.settings import Model as Model
-from fedatlas.training.settings import RunSettings
-from fedatlas.training.settings import TrainingPlan as TrainingPlan
+from fedatlas.training.settings import Settings, Shortcuts, with_shortcuts
 
 
 def train(
     federation: Federation,
     algorithm: Algorithm,
+    settings: Settings | None = None,
     *,
-    model: Model = "cnn",
-    model_options: dict[str, Any] | None = None,
-    optimizer: LocalOptimizer | None = None,
-    rounds: int = 20,
-    cohort: int | float | None = None,
-    epochs: int = 1,
-    steps: int | None = None,
-    batch_size: int = 32,
-    precision: Precision = "float32",
-    compile: bool = False,
-    seed: int | Seeds = 0,
-    device: str = "cpu",
-    workers: int | None = None,
-    engine: str = "auto",
-    profile: bool = False,
-    augment: Transform | None = None,
-    evaluate_every: int = 1,
-    test_own: bool = False,
-    checkpoint_every: int | None = None,
-    memory_limit: float | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
+    **shortcuts: Unpack[Shortcuts],
 ) -> Run:
     """Train an algorithm on a federation and return the run.
 
-    ``model`` is a name from ``fedatlas list`` (with ``model_options``), a module, or a function that makes one.
-    ``augment`` is a random change of training images, such as ``fedatlas.data.Augment()``. ``precision="bfloat16"``
-    lets the network compute with half the bits while it trains; ``compile`` lets ``torch.compile`` fuse its
-    operations (docs/engines.md). ``test_own`` also tests each client's own model before
-    the server averages. ``engine`` is how clients run on this machine (docs/engines.md). ``profile`` lets
-    clients measure what takes how long, for ``run.profile()``. ``folder`` is where the run is kept; without one it goes
-    to a new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
+    ``settings`` say how; the few that nearly every call sets may also be given as keywords, such as ``model``,
+    ``rounds`` and ``seed``, and win over ``settings``. ``folder`` is where the run is kept; without one it goes to a
+    new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
+
+        train(federation, fedavg(), rounds=5)
+        train(federation, fedavg(), Settings(steps=10, engine="graph"), rounds=5)
     """
-    do = "Make one of a data set: fedatlas.federate(data, fedatlas.Iid(num_clients=10))."
+    do = "Make one of a data set: fedatlas.federate(data, fedatlas.data.Iid(num_clients=10))."
     expect(federation, Federation, "train(federation) must be a federation", do)
-    expect(algorithm, Algorithm, "train(algorithm) must be an algorithm", "Write fedatlas.fedavg(), or another recipe.")
-    expect(seed, (Seeds, numbers.Integral), "seed must be a whole number or fedatlas.Seeds(...)", "Write seed=0.")
-    settings = RunSettings(
-        model=model,
-        model_options=model_options or {},
-        work=LocalWork(
-            epochs=epochs, steps=steps, batch_size=batch_size, precision=precision, compile=compile, augment=augment
-        ),
-        plan=TrainingPlan(
-            rounds=rounds,
-            cohort=cohort,
-            evaluate_every=evaluate_every,
-            test_own=test_own,
-            checkpoint_every=checkpoint_every,
-            memory_limit=memory_limit,
-        ),
-        seeds=seed if isinstance(seed, Seeds) else Seeds.of(int(seed)),
-    )
-    if optimizer is not None:
-        algorithm = algorithm.with_optimizer(optimizer)
+    do = "Write fedatlas.algorithms.fedavg(), or another recipe."
+    expect(algorithm, Algorithm, "train(algorithm) must be an algorithm", do)
+    settings = with_shortcuts(settings, shortcuts)
     return train_run(
         federation,
         algorithm,
         settings,
-        device=device,
-        workers=workers,
-        engine=engine,
-        profile=profile,
         folder=Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="fedatlas-")),
         resume=resume,
         overwrite=overwrite,
-        progress=make_progress(progress, algorithm.name, rounds),
+        progress=make_progress(progress, algorithm.name, settings.rounds),
     )
 
 
 def train_run(
     federation: Federation,
     algorithm: Algorithm,
-    settings: RunSettings,
+    settings: Settings,
     *,
-    device: str,
-    workers: int | None,
-    engine: str = "auto",
-    profile: bool = False,
     folder: Path,
-    resume: bool,
-    overwrite: bool,
+    resume: bool = False,
+    overwrite: bool = False,
     progress: Progress,
     config: str | None = None,
     stop: Callable[[int], bool] | None = None,
 ) -> Run:
-    """Train as ``train`` does, from settings that are already objects; ``config`` is the TOML they came from.
+    """Train as ``train`` does, with a progress that is already an object; ``config`` is the TOML of the settings.
 
     ``stop`` is asked after each round, with its number, whether the run shall end there; it can be resumed.
     """
-    plan, seeds = settings.plan, settings.seeds
-    place = torch.device(device)
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device {device!r} was asked for, but torch sees no GPU here; use --device cpu.")
+    plan, seeds, device = settings.plan, settings.seeds, torch.device(settings.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            f"device {settings.device!r} was asked for, but torch sees no GPU here; use --device cpu.",
+            code="device",
+            got=settings.device,
+        )
+    if settings.optimizer is not None:
+        algorithm = algorithm.with_optimizer(settings.optimizer)
     plan.cohort_size(len(federation.training_ids))
     for remark in algorithm.check_clients(federation):
         warnings.warn(remark, stacklevel=3)
-    network = make_model(settings.model, settings.model_options, federation, algorithm, seeds.model, try_on=place)
-    warn_of_idle_clients(network, federation, settings.work.batch_size)
+    network = make_model(settings.model, settings.model_options, federation, algorithm, seeds.model, try_on=device)
+    warn_of_idle_clients(network, federation, settings.batch_size)
     resolved = resolve(federation, algorithm, network, settings)
     with Simulator(
         algorithm,
@@ -146,15 +102,15 @@ def train_run(
         federation,
         work=settings.work,
         seed=seeds.batches,
-        device=place,
-        workers=workers,
-        engine=engine,
-        profile=profile,
+        device=device,
+        workers=settings.workers,
+        engine=settings.engine,  # type: ignore[arg-type]
+        profile=settings.profile,
     ) as simulator:
-        resolved |= {"machine": machine(place, simulator.workers, simulator.engine), "versions": versions()}
+        resolved |= {"machine": machine(device, simulator.workers, simulator.engine), "versions": versions()}
         writer = RunWriter(folder, resolved, config=config, resume=resume, overwrite=overwrite)
         try:
-            with repeatable(place):
+            with repeatable(device):
                 TrainingLoop(
                     algorithm,
                     federation,
@@ -171,7 +127,7 @@ def train_run(
 
 
 def warn_of_idle_clients(network: nn.Module, federation: Federation, batch_size: int) -> None:
-    """Warn of clients whose batches are all of one example, which batch norm cannot take; refuse if all are so."""
+    """Warn of clients whose batches all have one example, which batch norm cannot take; raise an error if all do."""
     if not skips_single_examples(network):
         return
     clients = [federation.clients[number] for number in federation.training_ids]
@@ -179,13 +135,15 @@ def warn_of_idle_clients(network: nn.Module, federation: Federation, batch_size:
     why = "batch norm cannot be trained by batches of one example"
     remedy = "Use larger batches, clients with more examples, or another norm (--set model.norm=group)."
     if len(idle) == len(clients):
-        raise UsageError(f"no client would take a step: {why}, and all would be. {remedy}")
+        raise UsageError(
+            f"no client would take a step: {why}, and all would be. {remedy}", code="no-step", got=batch_size
+        )
     if idle:
         who = f"{first_few(idle)} ({len(idle)} of {len(clients)} clients)" if len(idle) > 1 else idle[0]
         warnings.warn(f"{who} will take no step: {why}. {remedy}", stacklevel=3)
 
 
-def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, settings: RunSettings) -> dict[str, Any]:
+def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, settings: Settings) -> dict[str, Any]:
     """Return every setting of a run as plain values."""
     model, work = settings.model, settings.work
     return {

@@ -20,7 +20,7 @@ from fedatlas.parts.optimizer import Adam
 from fedatlas.parts.types import Batch, Output
 from fedatlas.training.progress import Progress
 from fedatlas.training.rounds import play
-from fedatlas.training.train import TrainingPlan
+from fedatlas.training.settings import TrainingPlan
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

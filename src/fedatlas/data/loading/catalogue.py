@@ -1,7 +1,10 @@
 """The data sets by name: what is known of each before it is loaded. Nothing here imports torch."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from fedatlas.errors import UsageError, unknown_name
 
 SIZE = "size"
 TABLE_ENDINGS = (".csv", ".tsv", ".jsonl")
@@ -121,6 +124,22 @@ def is_named(source: str | Path) -> bool:
 def canonical_name(source: str | Path) -> str:
     """Return a name as the table has it: in small letters, with underscores."""
     return str(source).lower().replace("-", "_")
+
+
+def check_source(source: str | Path) -> None:
+    """Raise an error if a data set is neither a known name nor a file or folder that can be read."""
+    path = Path(source).expanduser()
+    if is_named(source) or path.is_dir() or (path.exists() and path.suffix in (".npz", *TABLE_ENDINGS)):
+        return
+    if path.exists():
+        raise UsageError(
+            f"{source}: is not a folder and not an npz, csv, tsv or jsonl file. Check the path.",
+            code="file-missing",
+            path=str(source),
+        )
+    if isinstance(source, Path) or path.suffix or "/" in source or os.sep in source:
+        raise UsageError(f"{source}: there is no such file or folder. Check the path.", code="file-missing", path=str(source))
+    raise unknown_name("data set", source, DATASETS)
 
 
 def kind_of(name: str | Path) -> str:

@@ -24,6 +24,7 @@ from fedatlas.data.loading.catalogue import (
     HubSource,
     NamedSet,
     canonical_name,
+    check_source,
     is_named,
 )
 from fedatlas.data.loading.digits import generate_digits, load_digits_domains
@@ -32,7 +33,7 @@ from fedatlas.data.loading.image_folder import from_image_folder
 from fedatlas.data.loading.npz import from_npz, read_npz
 from fedatlas.data.loading.published_files import IDX_FILES, read_cifar10_batches, read_cifar100, read_idx_folder
 from fedatlas.data.loading.table import from_table, table_columns
-from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.errors import DataError, UsageError
 
 FOLDER_VARIABLE = "FEDATLAS_DATA"
 _SHARDS = tuple(f"cifar10_webp_{i}.npz" for i in range(3))
@@ -90,24 +91,13 @@ def _check_options(name: str | Path, options: Mapping[str, Any]) -> None:
 
 
 def _load_path(name: str | Path, seed: int, options: Mapping[str, Any]) -> Dataset:
+    check_source(name)
     path = Path(name).expanduser()
     if path.suffix == ".npz":
         return from_npz(path)
     if path.suffix in TABLE_ENDINGS:
         return from_table(path, seed=seed, **options)
-    if path.is_dir():
-        return from_image_folder(path, **options)
-    if path.exists():
-        raise UsageError(
-            f"{name}: is not a folder and not an npz, csv, tsv or jsonl file. Check the path.",
-            code="file-missing",
-            path=str(name),
-        )
-    if isinstance(name, Path) or path.suffix or "/" in name or os.sep in name:
-        raise UsageError(
-            f"{name}: there is no such file or folder. Check the path.", code="file-missing", path=str(name)
-        )
-    raise unknown_name("data set", name, DATASETS)
+    return from_image_folder(path, **options)
 
 
 def _load_named(name: str, entry: NamedSet, hub: HubSource, data_folder: str | Path | None, seed: int) -> Dataset:

@@ -17,7 +17,8 @@ from fedatlas.flower.protocol.messages import BUFFERS, SHARED, plain, tensors
 from fedatlas.parts.types import ServerState
 from fedatlas.runs.checkpoint import CheckpointStore
 from fedatlas.runs.files import atomic_write
-from fedatlas.runs.run import CONFIG, RESOLVED, Run
+from fedatlas.runs.run import CONFIG, Run
+from fedatlas.runs.schema import RESOLVED
 
 RECORD = "record"
 NETWORK = "adapted.safetensors"

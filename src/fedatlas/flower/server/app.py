@@ -30,7 +30,8 @@ from fedatlas.flower.server.newcomers import adapt_newcomers
 from fedatlas.flower.server.transport import FlowerClients
 from fedatlas.parts.types import Memory
 from fedatlas.runs.files import atomic_write, memory_from_bytes, memory_to_bytes
-from fedatlas.runs.run import ATLAS, RESOLVED, Run
+from fedatlas.runs.run import ATLAS, Run
+from fedatlas.runs.schema import RESOLVED
 from fedatlas.runs.writer import RunWriter, machine, versions
 from fedatlas.seeds import repeatable
 from fedatlas.training.loop import TrainingLoop

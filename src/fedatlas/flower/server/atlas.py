@@ -38,7 +38,7 @@ from fedatlas.parts.disclosure import Shape, Shapes, shapes
 from fedatlas.parts.types import Tensors
 from fedatlas.training.progress import Silent
 from fedatlas.training.rounds import play
-from fedatlas.training.train import TrainingPlan
+from fedatlas.training.settings import TrainingPlan
 
 PAIRS, ROW = "pairs", "row"
 

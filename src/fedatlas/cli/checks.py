@@ -1,0 +1,41 @@
+"""The checks that a command makes before it loads torch: names, options and files that must be there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedatlas.config.config import Config
+from fedatlas.data.loading.catalogue import check_source
+from fedatlas.errors import UsageError
+
+
+def read_config(path: Path | None, settings: Sequence[str] | None, **sections: Any) -> Config:
+    """Return a config whose names are known and whose files are there; its ``check`` is left to the caller."""
+    config = Config.read(path, settings or (), **sections)
+    check_source(config.values["data"]["source"])
+    if (file := config.values["atlas"]["file"]) is not None:
+        check_atlas(Path(file))
+    return config
+
+
+def check_atlas(path: Path) -> None:
+    """Raise an error if the file of an atlas is missing."""
+    if not path.exists():
+        raise UsageError(
+            f"there is no atlas at {path}. Make one there: `fedatlas map --to FILE`.", code="file-missing", path=path
+        )
+
+
+def default_folder(config: Config) -> Path:
+    """Return the folder of a run where none is given."""
+    values = config.values
+    source = Path(str(values["data"]["source"])).stem
+    atlas = "-atlas" if values["atlas"]["file"] is not None or values["atlas"]["make"] is not None else ""
+    return Path("runs") / f"{source}-{short_name(values['algorithm']['name'])}{atlas}-{values['seed']}"
+
+
+def short_name(algorithm: str) -> str:
+    """Return an algorithm's name for folders: of a user's recipe the function's."""
+    return algorithm.rpartition(":")[2]

@@ -1,0 +1,134 @@
+"""``fedatlas compare``: several algorithms on the same clients, one table, one report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedatlas.algorithms.registry import standalone
+from fedatlas.cli.checks import read_config, short_name
+from fedatlas.cli.options import (
+    MACHINE,
+    ConfigOption,
+    DataFolderOption,
+    DataOption,
+    DeviceOption,
+    EngineOption,
+    ModelOption,
+    OverwriteOption,
+    ResumeOption,
+    RoundsOption,
+    SetOption,
+    WorkersOption,
+    sections,
+)
+from fedatlas.cli.report import print_results
+from fedatlas.cli.terminal import friendly, print_error, remark, say
+from fedatlas.config.schema import SETTINGS
+from fedatlas.errors import TrainingError, UsageError
+from fedatlas.training.settings import Machine
+
+ALL = "all"
+
+
+def compare(
+    algorithms: Annotated[list[str], typer.Argument(help="Names, as `fedatlas list algorithms` has them, or `all`.")],
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    data: DataOption = None,
+    data_folder: DataFolderOption = None,
+    model: ModelOption = None,
+    rounds: RoundsOption = None,
+    seeds: Annotated[
+        str, typer.Option("--seeds", help="Seeds, comma separated; of several, figures are mean ± standard deviation.")
+    ] = str(SETTINGS["seed"].default),
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", help="Runs at a time, each a process: several small ones share a GPU well.")
+    ] = 1,
+    device: DeviceOption = MACHINE.device,
+    workers: WorkersOption = MACHINE.workers,
+    engine: EngineOption = MACHINE.engine,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", "-f", help="Where the runs are kept, a folder for each; default runs/compare."),
+    ] = None,
+    resume: ResumeOption = False,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Train several algorithms on the same clients, print one table and write a report."""
+    with friendly():
+        top = folder or Path("runs") / "compare"
+        _check_names(algorithms, jobs)
+        # Several runs share the cores, each with one worker; their number does not change a bit.
+        machine = Machine(device=device, workers=workers if jobs == 1 else workers or 1, engine=engine)
+        own = {"data": data, "data_folder": data_folder, "model": model, "rounds": rounds}
+        settings = {
+            top / f"{short_name(name)}-{seed}": read_config(
+                config,
+                set_,
+                **sections(algorithm=name, seed=seed, **own),  # type: ignore[arg-type]
+            )
+            for seed in _seed_list(seeds)
+            for name in (standalone() if algorithms == [ALL] else algorithms)
+        }
+
+        for one in settings.values():
+            one.check()
+
+        from fedatlas.cli.train_config import train_config, unfit_algorithms
+        from fedatlas.report import write_report
+        from fedatlas.training.compare import train_each
+
+        for name, why in unfit_algorithms(settings.values()).items():
+            if algorithms != [ALL]:
+                raise why
+            remark(f"{name} is left out: {why}")
+            settings = {where: one for where, one in settings.items() if one.values["algorithm"]["name"] != name}
+        show = None if jobs == 1 else False
+        play = partial(train_config, machine=machine, resume=resume, overwrite=overwrite, show=show)
+        outcomes = train_each({where: partial(play, one, where) for where, one in settings.items()}, jobs)
+        runs = [outcome for outcome in outcomes if not isinstance(outcome, TrainingError)]
+        if runs:
+            print_results(runs)
+            say(f"report: {write_report(runs, top / 'report.html')}")
+        failures = {where: o for where, o in zip(settings, outcomes, strict=True) if isinstance(o, TrainingError)}
+        for where, failure in failures.items():
+            print_error(f"{where.name} broke:", failure)
+        if failures:
+            raise typer.Exit(1)
+
+
+def _check_names(algorithms: list[str], jobs: int) -> None:
+    if jobs < 1:
+        raise UsageError(f"--jobs must be at least 1, got {jobs}.", code="out-of-range", setting="--jobs", got=jobs)
+    if joined := [name for name in algorithms if "," in name and ":" not in name]:
+        words = " ".join(part.strip() for part in joined[0].split(","))
+        raise UsageError(
+            f"compare: {joined[0]!r} is not an algorithm. Separate names by spaces: {words}.",
+            code="unknown-name",
+            got=joined[0],
+        )
+    if ALL in algorithms and len(algorithms) > 1:
+        raise UsageError(
+            "compare: `all` is every algorithm; give it alone, or only names.", code="settings-conflict", got=algorithms
+        )
+    if twice := sorted(name for name, count in Counter(map(short_name, algorithms)).items() if count > 1):
+        raise UsageError(
+            f"compare: {', '.join(twice)} comes twice, and both would go to one folder. Give functions different "
+            "names, or name options under [algorithms].",
+            code="name-twice",
+            got=twice[0],
+        )
+
+
+def _seed_list(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(
+            f"--seeds takes whole numbers separated by commas, got {text!r}.", code="wrong-type", got=text
+        ) from None

@@ -1,0 +1,143 @@
+"""``fedatlas map``: an atlas of the clients, and its pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedatlas.atlas.encoders.registry import ENCODERS
+from fedatlas.atlas.registry import SOURCES
+from fedatlas.atlas.settings import AtlasSettings
+from fedatlas.cli.checks import read_config
+from fedatlas.cli.options import (
+    MACHINE,
+    ConfigOption,
+    DataFolderOption,
+    DataOption,
+    DeviceOption,
+    SetOption,
+    WorkersOption,
+    sections,
+)
+from fedatlas.cli.terminal import check_file, friendly, print_lines, say
+from fedatlas.config.schema import SETTINGS
+from fedatlas.errors import UsageError, unknown_name
+from fedatlas.runs.schema import check_run
+
+if TYPE_CHECKING:
+    from fedatlas.atlas.atlas import Atlas
+
+USUAL = AtlasSettings()
+
+
+def map_(
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    data: DataOption = None,
+    data_folder: DataFolderOption = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            help=f"The seed of the partition and of the index network; default {SETTINGS['seed'].default}.",
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", help="A run's folder: map the parameters that its clients keep at home, and no data."),
+    ] = None,
+    source: Annotated[
+        str, typer.Option("--source", help="What makes the vectors: one of `fedatlas list atlases`.")
+    ] = USUAL.source,
+    encoder: Annotated[
+        str,
+        typer.Option("--encoder", help="What turns examples into embeddings: one of `fedatlas list encoders`."),
+    ] = USUAL.encoder,
+    strategy: Annotated[
+        str,
+        typer.Option("--strategy", help="How the index network is trained: global (at the server) or federated."),
+    ] = USUAL.strategy,
+    epochs: Annotated[
+        int, typer.Option("--epochs", help="Passes (global) or rounds (federated) of the index network.")
+    ] = USUAL.epochs,
+    device: DeviceOption = MACHINE.device,
+    workers: WorkersOption = MACHINE.workers,
+    to: Annotated[Path, typer.Option("--to", help="The file of the atlas; its pictures go beside it.")] = Path(
+        "atlas.safetensors"
+    ),
+) -> None:
+    """Give every client a vector that says what its data look like; save them as an atlas and draw it."""
+    with friendly():
+        if source not in SOURCES.entries:
+            raise unknown_name(SOURCES.kind, source, SOURCES)
+        if encoder not in ENCODERS.entries:
+            raise unknown_name(ENCODERS.kind, encoder, ENCODERS)
+        check_file("--to", to, "atlas.safetensors")
+        others = {"--config": config, "--set": set_, "--data": data, "--data-folder": data_folder, "--seed": seed}
+        if run is not None:
+            _check_alone(run, [name for name, value in others.items() if value is not None])
+        else:
+            settings = read_config(config, set_, **sections(data=data, data_folder=data_folder, seed=seed))
+            settings.check()
+
+        from fedatlas.atlas.from_run import run_atlas
+        from fedatlas.atlas.sources import atlas_disclosures, make_atlas
+        from fedatlas.cli.train_config import check_device
+        from fedatlas.parts.disclosure import words
+        from fedatlas.runs.run import Run
+
+        check_device(device)
+        if run is not None:
+            atlas = run_atlas(Run(run))
+            left = "the client's vector: what it keeps of its own in the run, which stays home otherwise"
+        else:
+            left = "; ".join(words(atlas_disclosures(source, strategy)))
+            atlas = make_atlas(
+                settings.federation(),
+                source=source,
+                encoder=encoder,
+                strategy=strategy,
+                epochs=epochs,
+                seed=settings.seeds().model,
+                device=device,
+                workers=workers,
+            )
+        atlas.save(to)
+        drawn = _draw(atlas, to)
+        _print_neighbours(atlas)
+        say(f"what left each client: {left}\natlas: {to}\npictures: {', '.join(map(str, drawn))}")
+
+
+def _check_alone(run: Path, others: list[str]) -> None:
+    if others:
+        raise UsageError(
+            f"--run maps what clients keep in that run; leave out {', '.join(others)}, or --run.",
+            code="settings-conflict",
+            got=others,
+        )
+    check_run(run)
+
+
+def _draw(atlas: Atlas, to: Path) -> list[Path]:
+    from fedatlas.report.atlas_pictures import map_picture, save_picture, similarity_picture
+
+    drawn: list[Path] = []
+    for title, picture in {"similarity": similarity_picture(atlas), "map": map_picture(atlas)}.items():
+        drawn.append(to.with_name(f"{to.stem}-{title}.png"))
+        save_picture(picture, drawn[-1])
+    return drawn
+
+
+def _print_neighbours(atlas: Atlas) -> None:
+    from fedatlas.atlas.grouping import cluster_accuracy
+
+    near = {name: atlas.neighbours(name, 3) for name in atlas.names[:20]}
+    print_lines(
+        "nearest clients",
+        {name: ", ".join(f"{other} {cosine:.2f}" for other, cosine in found) for name, found in near.items()},
+    )
+    if 1 < (count := len({*atlas.domains})) < len(atlas):
+        right = cluster_accuracy(atlas.groups(count), list(atlas.domains))
+        say(f"groups: {count} by k-means, {right:.0%} of clients are of their group's commonest domain")

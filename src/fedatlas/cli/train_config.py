@@ -1,0 +1,118 @@
+"""The training of a config: the run is kept in a folder, and an interrupt says how to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+
+from fedatlas.atlas.sources import kept_atlas, make_atlas
+from fedatlas.cli.terminal import remark
+from fedatlas.client.model import Workbench
+from fedatlas.config.config import Config
+from fedatlas.data.federation import Federation
+from fedatlas.errors import UsageError
+from fedatlas.runs.checkpoint import CheckpointStore
+from fedatlas.runs.run import ATLAS, NEW_ATLAS, Run
+from fedatlas.runs.writer import check_folder, check_rounds
+from fedatlas.training.model import make_model
+from fedatlas.training.progress import make_progress
+from fedatlas.training.settings import Machine
+from fedatlas.training.train import train_run
+
+_last: list[tuple[Any, Federation]] = []
+"""The settings that made the federation of this process's last run, and the federation."""
+
+
+def train_config(
+    config: Config,
+    folder: Path,
+    *,
+    machine: Machine,
+    resume: bool = False,
+    overwrite: bool = False,
+    show: bool | None = None,
+) -> Run:
+    """Train what a config says, and say how to resume when it is interrupted."""
+    check_device(machine.device)
+    taken = check_folder(folder, resume=resume, overwrite=overwrite)
+    played, rounds = CheckpointStore(folder / "checkpoints").round() if taken and resume else 0, config.plan().rounds
+    check_rounds(played, rounds, folder)
+    federation = _federation(config)
+    atlas = None
+    if (make := config.atlas_settings()) is not None:
+        here: dict[str, Any] = {"device": machine.device, "workers": machine.workers, "progress": show}
+        file = folder / (NEW_ATLAS if taken and overwrite else ATLAS)
+        atlas = kept_atlas(file, lambda: make_atlas(federation, **make, **here), resume=resume)
+    try:
+        algorithm = config.algorithm(atlas)
+        run = train_run(
+            federation,
+            algorithm,
+            config.run_settings(federation.data, machine),
+            folder=folder,
+            resume=resume,
+            overwrite=overwrite,
+            progress=make_progress(show, algorithm.name, rounds),
+            config=config.to_toml(),
+        )
+    except KeyboardInterrupt:
+        remark(f"\nStopped; finished rounds are kept. Go on with: fedatlas train --folder {folder} --resume")
+        raise typer.Exit(130) from None
+    finally:
+        if taken:
+            (folder / NEW_ATLAS).unlink(missing_ok=True)
+    if played == rounds and show is not False:
+        remark(f"{folder} already had all {rounds} rounds: nothing was left to do.")
+    return run
+
+
+def _federation(config: Config) -> Federation:
+    """Return a config's federation: the last run's if this one's is made alike, so that `compare` reads data once."""
+    source = (config.values["data"], config.seeds().partition)
+    if not _last or _last[0][0] != source:
+        _last.clear()  # before the next is made: two may not fit
+        _last.append((source, config.federation()))
+    return _last[0][1]
+
+
+def check_device(device: str) -> None:
+    """Raise an error if torch does not know or see a device here."""
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise UsageError(
+            f"torch knows no device {device!r}; use --device cpu, cuda or cuda:N.", code="device", got=device
+        ) from None
+    if place.type == "cuda" and (place.index or 0) >= (count := torch.cuda.device_count()):
+        seen = f"{count} GPUs" if count else "no GPU"
+        raise UsageError(
+            f"device {device!r} was asked for, but torch sees {seen} here; use --device cpu or another.",
+            code="device",
+            got=device,
+        )
+
+
+def unfit_algorithms(settings: Iterable[Config]) -> dict[str, UsageError]:
+    """Return the algorithms that cannot train the model that they are given, and why, without training any.
+
+    The first config of each is looked at; one that makes an atlas is not.
+    """
+    found: dict[str, UsageError] = {}
+    seen: set[str] = set()
+    for config in settings:
+        name = config.values["algorithm"]["name"]
+        if name in seen or config.atlas_settings() is not None:
+            continue
+        seen.add(name)
+        federation = _federation(config)
+        algorithm, run = config.algorithm(), config.run_settings(federation.data)
+        try:
+            network = make_model(run.model, run.model_options, federation, algorithm, run.seeds.model)
+            Workbench(network, algorithm)
+        except UsageError as error:
+            found[name] = error
+    return found

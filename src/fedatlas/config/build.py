@@ -1,0 +1,198 @@
+"""The objects that a config's values describe: data, federation, algorithm, optimizer, atlas settings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from fedatlas.algorithms.registry import ALGORITHMS, build_algorithm
+from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.client2vec.settings import IndexSettings
+from fedatlas.config.checks import atlas_recipe, check_model
+from fedatlas.config.schema import SETTINGS, USES
+from fedatlas.data.dataset import Dataset
+from fedatlas.data.federation import Federation
+from fedatlas.data.loading.arrays import rescale
+from fedatlas.data.loading.catalogue import is_named
+from fedatlas.data.loading.load import load_dataset
+from fedatlas.data.partitions.basic import Partition
+from fedatlas.data.partitions.federate import federate
+from fedatlas.data.partitions.registry import PARTITIONS
+from fedatlas.data.transforms import Augment
+from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.models.registry import USUAL_MODELS
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.optimizer import LocalOptimizer
+from fedatlas.parts.registry import OPTIMIZERS
+
+READING = ("text", "client", "label", "domain", "context", "stride", "fraction", "size")
+"""Keys of [data] for a table of texts or a folder of pictures; an empty name says that there is no such column."""
+Values = Mapping[str, Any]
+
+
+def build_dataset(data: Values, seed: int) -> Dataset:
+    """Return the data set that ``[data]`` names."""
+    found = load_dataset(
+        data["source"], data_folder=data["folder"], seed=seed, domains=data["domains"], options=reading_options(data)
+    )
+    return scaled(found, data["mean"], data["std"])
+
+
+def scaled(dataset: Dataset, mean: Any, std: Any) -> Dataset:
+    """Return a data set with the scaling of images that is set, else with its own."""
+    if mean is None and std is None:
+        return dataset
+    if mean is None or std is None:
+        raise UsageError(
+            "data.mean and data.std go together: images are scaled to (x - mean) / std. Give both.",
+            code="settings-conflict",
+        )
+    return rescale(dataset, mean, std)
+
+
+def reading_options(data: Values) -> dict[str, Any]:
+    """Return how a table of texts or a folder of pictures is read, as ``load_dataset`` takes it."""
+    given = {key: data[key] for key in READING if data[key] is not None}
+    return {key: None if value == "" and key != "text" else value for key, value in given.items()}
+
+
+def build_federation(data: Values, dataset: Dataset, seed: int) -> Federation:
+    """Return a data set, partitioned as ``[data]`` says."""
+    named = is_named(data["source"])
+    federation = federate(
+        dataset,
+        build_partition(data["partition"], dataset, own=not named),
+        test=_test(data, dataset, named),
+        test_fraction=data["test_fraction"],
+        held_out=data["held_out"],
+        seed=seed,
+    )
+    return federation if data["folds"] is None else federation.fold(data["fold"], data["folds"], seed)
+
+
+def check_folds(data: Values) -> None:
+    """Raise an error if a fold is chosen and there are no folds."""
+    if data["folds"] is None and data["fold"] != SETTINGS["data.fold"].default:
+        raise UsageError(
+            f"data.fold={data['fold']} says which of data.folds, and there are none. Give data.folds too.",
+            code="settings-conflict",
+            got=data["fold"],
+        )
+
+
+def _test(data: Values, dataset: Dataset, named: bool) -> str:
+    """Return the examples that clients are tested on; unless it is set, a test part in a user's file stays one."""
+    if data["test"] is not None:
+        return str(data["test"])
+    # Folds are cut from all of a client's examples, so they need its own and no other client's.
+    kept = dataset.is_test is not None and bool(dataset.is_test.any()) and data["folds"] is None
+    return "all" if kept and not named else "client"
+
+
+def build_partition(settings: Values | str | None, data: Dataset, *, own: bool = False) -> Partition:
+    """Return a partition from a table with a name; without one, the plainest that fits the data.
+
+    ``own`` data come from a user's file or folder: nothing is known of them that would call for imbalance.
+    """
+    if settings is None:
+        if data.owner is not None:
+            settings = {"name": "natural-id"}
+        elif data.domain is not None:
+            settings = {"name": "by-domain"} if own else {"name": "domain-imbalance", "factor": 5}
+        else:
+            count = max(2, min(10, len(data) // 40))
+            settings = {"name": "dirichlet", "num_clients": count, "alpha": 0.5, "min_samples": 4}
+    options = {"name": settings} if isinstance(settings, str) else dict(settings)
+    name = options.pop("name")
+    return make_checked(PARTITIONS[name], f"option of {name}", options)  # type: ignore[no-any-return]
+
+
+def build_configured_algorithm(values: Values, atlas: Atlas | None) -> Algorithm:
+    """Return the algorithm over the optimizer that is named; ``atlas`` is the one that [atlas] says to make."""
+    chosen = values["algorithm"]
+    own = values["algorithms"].get(chosen["name"], {})
+    algorithm = build_algorithm(**{**own, **chosen, "name": own.get("name", chosen["name"])})
+    if values["optimizer"] != {"name": SETTINGS["optimizer.name"].default}:
+        algorithm = algorithm.with_optimizer(build_optimizer(**values["optimizer"]))
+    buffers, equal = values["training"]["buffers"], values["training"]["equal_weights"]
+    algorithm = algorithm if buffers is None else algorithm.with_buffers(buffers)
+    return _with_atlas(algorithm.counting_equally() if equal else algorithm, values["atlas"], atlas)
+
+
+def build_optimizer(name: str, **options: Any) -> LocalOptimizer:
+    """Return a local optimizer by name."""
+    return make_checked(OPTIMIZERS[name], f"option of {name}", options)  # type: ignore[no-any-return]
+
+
+def _with_atlas(algorithm: Algorithm, section: Values, made: Atlas | None) -> Algorithm:
+    options = dict(section)
+    file, make, uses = options.pop("file"), options.pop("make"), options.pop("use")
+    if file is None and make is None:
+        unused = (
+            ["use"] if uses != SETTINGS["atlas.use"].default else [key for key in options if options[key] is not None]
+        )
+        if unused:
+            raise UsageError(
+                f"atlas.{unused[0]} says how an atlas is used, and there is none. Give atlas.file (--atlas FILE) or "
+                "atlas.make, or leave it out.",
+                code="settings-conflict",
+                got=f"atlas.{unused[0]}",
+            )
+        return algorithm
+    if file is not None and make is not None:
+        raise UsageError(
+            "atlas: give either file, an atlas that is there, or make, how to make it.", code="settings-conflict"
+        )
+    if make is not None and made is None:
+        raise UsageError(
+            "atlas.make: the atlas has to be made before the algorithm is; give it as atlas=.", code="settings-conflict"
+        )
+    for use in uses:
+        if use not in USES:
+            raise unknown_name("use of an atlas", use, USES)
+    recipe = atlas_recipe()
+    options |= {recipe.facts["over"]: algorithm, "atlas": made or file, **{use: use in uses for use in USES}}
+    return make_checked(ALGORITHMS[recipe.name], "option of atlas", options)  # type: ignore[no-any-return]
+
+
+def build_atlas_options(make: Values, seed: int) -> dict[str, Any]:
+    """Return how to make an atlas, as options of ``make_atlas``."""
+    options = {"strategy": "federated", "seed": seed, **make}
+    if "settings" in options:
+        options["settings"] = make_checked(IndexSettings, "option of atlas.make.settings", options["settings"])
+    return options
+
+
+def build_augment(options: Values | None) -> Augment | None:
+    """Return the change of training images that ``training.augment`` describes."""
+    return None if options is None else make_checked(Augment, "option of augment", dict(options))
+
+
+def choose_model(section: Values, data: Dataset | None) -> tuple[str, dict[str, Any]]:
+    """Return the model's name and options; where none is named, the usual one for the data, or for images."""
+    options = dict(section)
+    name = options.pop("name")
+    if data is not None and data.kind == "tokens" and not data.vocabulary:
+        raise DataError(
+            f"{data.name}: its inputs are tokens without a vocabulary, which a model needs to know how many there "
+            "are. Add an array vocabulary, one name for each token from 0 on; or give features as floats.",
+            code="vocabulary-missing",
+        )
+    name = str(name or USUAL_MODELS["image" if data is None else data.kind])
+    check_model({**options, "name": name})
+    return name, options
+
+
+def make_checked(make: Any, kind: str, options: dict[str, Any]) -> Any:
+    """Return what a function or class makes of options; raise an error if one is unknown or missing."""
+    known = inspect.signature(make).parameters
+    for option in options:
+        if option not in known:
+            raise unknown_name(kind, option, known)
+    missing = [n for n, p in known.items() if p.default is inspect.Parameter.empty and n not in options]
+    if missing:
+        raise UsageError(
+            f"{kind.removeprefix('option of ')} needs {', '.join(missing)}.", code="missing-option", option=missing[0]
+        )
+    return make(**options)

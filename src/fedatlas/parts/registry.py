@@ -1,0 +1,10 @@
+"""The local optimizers by name; nothing here imports torch."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fedatlas.registry import Registry
+
+OPTIMIZERS: Registry[Callable[..., Any]] = Registry("optimizer", "optimizer", "fedatlas.parts")
+"""Classes of local optimizers."""
+optimizer = OPTIMIZERS.register
