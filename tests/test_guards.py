@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.main import get_command
 
 import fedatlas
@@ -17,6 +18,14 @@ from fedatlas.config.config import Config
 from fedatlas.training.train import fingerprint
 
 ROOT = Path(__file__).parent.parent
+
+DOOR = """
+SGD Adam Algorithm AlgorithmCheckError Atlas Batch Client ClientContext ClientData ClientInfo Cohort Config DataError
+Dataset FedatlasError Federation LocalOptimizer Output Roster Run RunFolderError Sampler Seeds ServerRule Settings
+Simulator Split Tensors Term TrainingError UsageError Weighting adapt adapting algorithms atlas check_algorithm
+compare data federate from_arrays from_image_folder from_npz from_table load_dataset make_atlas models play report
+testing train
+"""
 
 OPTIONS = {
     "adapt": {
@@ -93,11 +102,23 @@ OPTIONS = {
 }
 
 
-def test_public_names_are_sorted_and_there() -> None:
-    assert list(fedatlas.__all__) == sorted(
-        fedatlas.__all__, key=lambda name: (not name.isupper(), name[0].islower(), name)
-    )
-    assert all(hasattr(fedatlas, name) for name in fedatlas.__all__)
+def test_the_door_has_these_names_and_no_others() -> None:
+    assert " ".join(fedatlas.__all__) == " ".join(DOOR.split())
+    assert dir(fedatlas) == sorted(fedatlas.__all__)
+    assert all(getattr(fedatlas, name) is not None for name in fedatlas.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'fedprox'"):
+        fedatlas.fedprox  # noqa: B018
+
+
+def test_docs_import_from_the_door_and_the_public_rooms() -> None:
+    rooms = ("adapting", "algorithms", "atlas", "data", "models", "report", "seeds", "testing")
+    public = ("fedatlas", *(f"fedatlas.{room}" for room in rooms))
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
+            for node in ast.walk(ast.parse(block)):
+                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("fedatlas"):
+                    assert node.module in public, (page.name, node.module)
+                    exec(ast.unparse(node), {})
 
 
 def test_the_command_line_keeps_its_options() -> None:
@@ -125,7 +146,7 @@ def test_the_readme_s_first_command_is_its_example() -> None:
     example: dict[str, Any] = {}
     exec(code[: code.index("run = ")], example)
     assert fingerprint(config.federation()) == fingerprint(example["federation"])
-    assert f"fedatlas.fedprox(mu={config.values['algorithm']['mu']})" in code
+    assert f"fedatlas.algorithms.fedprox(mu={config.values['algorithm']['mu']})" in code
 
 
 def test_the_readme_names_every_algorithm_and_its_commands_exist() -> None:
@@ -192,9 +213,19 @@ def test_files_stay_small() -> None:
         ast.parse(path.read_text())
 
 
-def test_importing_the_package_loads_nothing_slow_beside_torch() -> None:
+def test_importing_the_package_loads_nothing() -> None:
+    slow = ("PIL", "datasets", "flwr", "matplotlib", "numpy", "onnx", "pandas", "rich", "scipy", "sklearn", "torch")
+    slow += ("transformers", "typer")
+    assert _loaded("import fedatlas", slow) == []
+
+
+def test_training_loads_nothing_slow_beside_torch() -> None:
     slow = ("PIL", "datasets", "flwr", "matplotlib", "onnx", "pandas", "rich", "scipy", "sklearn", "torch._dynamo")
     slow += ("torch._inductor", "transformers", "typer")
-    code = f"import sys, fedatlas; print([name for name in {slow!r} if name in sys.modules])"
+    assert _loaded("import fedatlas; fedatlas.train, fedatlas.load_dataset, fedatlas.algorithms.fedavg()", slow) == []
+
+
+def _loaded(code: str, names: tuple[str, ...]) -> list[str]:
+    code = f"import sys; {code}; print(*[name for name in {names!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
-    assert done.stdout.strip() == "[]"
+    return done.stdout.split()

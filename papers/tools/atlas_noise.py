@@ -20,7 +20,7 @@ def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
     data = fedatlas.load_dataset("digits")
-    federation = fedatlas.federate(data, fedatlas.DomainImbalance(factor=5), held_out=3, test="domain")
+    federation = fedatlas.federate(data, fedatlas.data.DomainImbalance(factor=5), held_out=3, test="domain")
     embeddings = make_encoder("builtin").encode(federation, progress=False)
     norms = embeddings.examples.norm(dim=1)
     clip = float(norms[norms > 0].median())

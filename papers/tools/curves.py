@@ -6,7 +6,8 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from fedatlas import ALGORITHMS, Run
+from fedatlas import Run
+from fedatlas.algorithms import ALGORITHMS
 
 PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
 

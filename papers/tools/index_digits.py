@@ -19,7 +19,7 @@ def row(title: str, atlas: Atlas) -> str:
 def main() -> None:
     """Print the table."""
     data = fedatlas.load_dataset("digits")
-    federation = fedatlas.federate(data, fedatlas.ByDomain(clients_per_domain=10))
+    federation = fedatlas.federate(data, fedatlas.data.ByDomain(clients_per_domain=10))
     embeddings = make_encoder("builtin").encode(federation, progress=False)
     print(row("mean of D (`feature_average`)", feature_average(federation, embeddings)), flush=True)
     for title, losses in (("`global`", ("div", "sim", "orth", "recon")), ("without `div`", ("sim", "orth", "recon"))):

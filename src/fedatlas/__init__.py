@@ -1,145 +1,108 @@
-"""Federated learning where every client has a vector that says what its data looks like, and the training uses it."""
+"""Federated learning where every client has a vector that says what its data looks like, and the training uses it.
 
-from fedatlas.algorithms import (
-    ALGORITHMS,
-    afl,
-    build_algorithm,
-    clustered,
-    fedavg,
-    fedavgm,
-    fedbn,
-    feddisco,
-    feddyn,
-    fedgc,
-    fedgcr,
-    fedgr,
-    fediir,
-    fedlc,
-    fedmix,
-    fedpce,
-    fedper,
-    fedprox,
-    fedsam,
-    harmofl,
-    moon,
-    qffl,
-    scaffold,
-    term,
-)
-from fedatlas.algorithms.client2vec import client2vec
-from fedatlas.atlas import Atlas, make_atlas
-from fedatlas.client.work import LocalWork
-from fedatlas.config.config import Config
-from fedatlas.data import (
-    ByDomain,
-    Client,
-    Dataset,
-    Dirichlet,
-    DomainImbalance,
-    Federation,
-    GaussianNoise,
-    Iid,
-    NaturalId,
-    Pathological,
-    Quantity,
-    Shard,
-    federate,
-    from_arrays,
-    from_image_folder,
-    from_npz,
-    from_table,
-    load_dataset,
-)
-from fedatlas.engines.simulator import Simulator
-from fedatlas.errors import AlgorithmCheckError, DataError, FedatlasError, RunFolderError, TrainingError, UsageError
-from fedatlas.models import build_model
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import CrossEntropy, Term
-from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
-from fedatlas.parts.sampler import Sampler, Uniform
-from fedatlas.parts.server_rule import ServerRule
-from fedatlas.parts.split import ShareAll, Split
-from fedatlas.parts.types import Batch, Output
-from fedatlas.parts.weighting import ByExamples, Equal, Weighting
-from fedatlas.runs.run import Run
-from fedatlas.seeds import Seeds
-from fedatlas.testing.check_algorithm import check_algorithm
-from fedatlas.training.train import train
+This is the door: what most programs need. Recipes are in ``fedatlas.algorithms``, partitions in ``fedatlas.data``,
+models in ``fedatlas.models``. A name is imported when it is first used, so that ``import fedatlas`` takes no time.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fedatlas.registry import lazy_exports
+
+if TYPE_CHECKING:
+    from fedatlas import adapting, algorithms, atlas, data, models, report, testing
+    from fedatlas.adapting.adapter import adapt
+    from fedatlas.atlas.atlas import Atlas
+    from fedatlas.atlas.sources import make_atlas
+    from fedatlas.config.config import Config
+    from fedatlas.data.dataset import Dataset
+    from fedatlas.data.federation import Client, Federation
+    from fedatlas.data.loading.arrays import from_arrays
+    from fedatlas.data.loading.image_folder import from_image_folder
+    from fedatlas.data.loading.load import load_dataset
+    from fedatlas.data.loading.npz import from_npz
+    from fedatlas.data.loading.table import from_table
+    from fedatlas.data.partitions.federate import federate
+    from fedatlas.engines.simulator import Simulator
+    from fedatlas.errors import AlgorithmCheckError, DataError, FedatlasError, RunFolderError, TrainingError, UsageError
+    from fedatlas.parts.algorithm import Algorithm
+    from fedatlas.parts.context import ClientContext, ClientData
+    from fedatlas.parts.objective import Term
+    from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
+    from fedatlas.parts.sampler import Sampler
+    from fedatlas.parts.server_rule import ServerRule
+    from fedatlas.parts.split import Split
+    from fedatlas.parts.types import Batch, ClientInfo, Cohort, Output, Roster, Tensors
+    from fedatlas.parts.weighting import Weighting
+    from fedatlas.runs.run import Run
+    from fedatlas.seeds import Seeds
+    from fedatlas.testing.check_algorithm import check_algorithm
+    from fedatlas.training.compare import compare
+    from fedatlas.training.rounds import play
+    from fedatlas.training.settings import Settings
+    from fedatlas.training.train import train
 
 __all__ = [
-    "ALGORITHMS",
     "SGD",
     "Adam",
     "Algorithm",
     "AlgorithmCheckError",
     "Atlas",
     "Batch",
-    "ByDomain",
-    "ByExamples",
     "Client",
+    "ClientContext",
+    "ClientData",
+    "ClientInfo",
+    "Cohort",
     "Config",
-    "CrossEntropy",
     "DataError",
     "Dataset",
-    "Dirichlet",
-    "DomainImbalance",
-    "Equal",
     "FedatlasError",
     "Federation",
-    "GaussianNoise",
-    "Iid",
     "LocalOptimizer",
-    "LocalWork",
-    "NaturalId",
     "Output",
-    "Pathological",
-    "Quantity",
+    "Roster",
     "Run",
     "RunFolderError",
     "Sampler",
     "Seeds",
     "ServerRule",
-    "Shard",
-    "ShareAll",
+    "Settings",
     "Simulator",
     "Split",
+    "Tensors",
     "Term",
     "TrainingError",
-    "Uniform",
     "UsageError",
     "Weighting",
-    "afl",
-    "build_algorithm",
-    "build_model",
+    "adapt",
+    "adapting",
+    "algorithms",
+    "atlas",
     "check_algorithm",
-    "client2vec",
-    "clustered",
-    "fedavg",
-    "fedavgm",
-    "fedbn",
-    "feddisco",
-    "feddyn",
+    "compare",
+    "data",
     "federate",
-    "fedgc",
-    "fedgcr",
-    "fedgr",
-    "fediir",
-    "fedlc",
-    "fedmix",
-    "fedpce",
-    "fedper",
-    "fedprox",
-    "fedsam",
     "from_arrays",
     "from_image_folder",
     "from_npz",
     "from_table",
-    "harmofl",
     "load_dataset",
     "make_atlas",
-    "moon",
-    "qffl",
-    "scaffold",
-    "term",
+    "models",
+    "play",
+    "report",
+    "testing",
     "train",
 ]
+
+_ROOMS = ("adapting", "algorithms", "atlas", "data", "models", "report", "testing")
+_export = lazy_exports(__name__)
+
+
+def __getattr__(name: str) -> Any:
+    return importlib.import_module(f"{__name__}.{name}") if name in _ROOMS else _export(name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

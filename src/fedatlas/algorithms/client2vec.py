@@ -81,7 +81,12 @@ def client2vec(
         others |= {"objective_half": objective_half, "personal": personal, "test_through": test_through}
         _check_unused({**weights, **others, "tie_to_algorithm": tie_to_algorithm})
     base = base if base is not None else fedavg()
-    expect(base, Algorithm, "client2vec(base) must be an algorithm", "Write client2vec(fedatlas.fedavg(), atlas).")
+    expect(
+        base,
+        Algorithm,
+        "client2vec(base) must be an algorithm",
+        "Write client2vec(fedatlas.algorithms.fedavg(), atlas).",
+    )
     algorithm = replace(base, name="client2vec" if base.name == "fedavg" else f"client2vec+{base.name}")
     if not (sample or aggregate or train):
         return algorithm

@@ -199,7 +199,7 @@ def clustered(base: Algorithm | None = None, algorithm: int = 2, measure: Measur
             got=algorithm,
         )
     base = base if base is not None else fedavg()
-    expect(base, Algorithm, "clustered(base) must be an algorithm", "Write clustered(fedatlas.fedavg()).")
+    expect(base, Algorithm, "clustered(base) must be an algorithm", "Write clustered(fedatlas.algorithms.fedavg()).")
     for link in base.weighting:
         if type(link) not in (ByExamples, Equal):
             raise UsageError(

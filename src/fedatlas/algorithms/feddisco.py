@@ -71,7 +71,7 @@ def from_uniform(counts: Tensor) -> Tensor:
 def feddisco(base: Algorithm | None = None, a: float = 0.5, b: float = 0.1) -> Algorithm:
     """Any base algorithm (FedAvg if none is given) in which clients with balanced labels count more."""
     base = base if base is not None else fedavg()
-    expect(base, Algorithm, "feddisco(base) must be an algorithm", "Write feddisco(fedatlas.fedavg()).")
+    expect(base, Algorithm, "feddisco(base) must be an algorithm", "Write feddisco(fedatlas.algorithms.fedavg()).")
     if any(link.name == Discrepancy.name for link in base.weighting):
         raise UsageError(
             f"feddisco over {base.name}: it already weighs by discrepancy; set a and b there.",

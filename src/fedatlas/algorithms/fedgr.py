@@ -303,7 +303,7 @@ def fedgr(
 
 def reweighted(base: Algorithm, weighting: GroupLoss) -> Algorithm:
     """Return the base with group reweighting and what it asks of clients."""
-    expect(base, Algorithm, "fedgr(base) must be an algorithm", "Write fedgr(fedatlas.fedavg()).")
+    expect(base, Algorithm, "fedgr(base) must be an algorithm", "Write fedgr(fedatlas.algorithms.fedavg()).")
     if any(link.name == GroupLoss.name for link in base.weighting):
         raise UsageError(
             f"fedgr over {base.name}: it already weighs by the groups' losses; change its settings there.",

@@ -41,7 +41,8 @@ def make_atlas(
 ) -> Atlas:
     """Return an atlas of a federation; ``changes`` are fields of ``AtlasSettings``, such as ``source`` and ``seed``.
 
-    >>> from fedatlas import Iid, federate, load_dataset
+    >>> from fedatlas import federate, load_dataset
+    >>> from fedatlas.data import Iid
     >>> federation = federate(load_dataset("digits"), Iid(num_clients=4))
     >>> make_atlas(federation, source="label-histogram").half("label").shape
     torch.Size([4, 10])
