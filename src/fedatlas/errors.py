@@ -10,7 +10,6 @@
 Every message says what is wrong, where, what was got, and what to do.
 """
 
-import dataclasses
 import difflib
 import inspect
 import numbers
@@ -79,27 +78,6 @@ def expect_number(value: Any, what: str, *, whole: bool = False) -> Any:
     return (
         value if isinstance(value, int | float) else int(value) if isinstance(value, numbers.Integral) else float(value)
     )
-
-
-def expect_numbers(part: Any, titles: Iterable[str], *, whole: bool = False) -> None:
-    """Refuse settings of a frozen dataclass that are no numbers; None passes where it is the default."""
-    for title in titles:
-        value = getattr(part, title)
-        if value is not None or getattr(type(part), title, None) is not None:
-            object.__setattr__(part, title, expect_number(value, title, whole=whole))
-
-
-def expect_settings(part: Any) -> None:
-    """Refuse settings of a dataclass that its annotations call numbers and that are none."""
-    for own in dataclasses.fields(part):
-        kind = own.type.__name__ if isinstance(own.type, type) else str(own.type)
-        number = kind.removesuffix(" | None")
-        if not own.init or number not in ("int", "float"):
-            continue
-        value = getattr(part, own.name)
-        if value is not None or kind == number:
-            sound = expect_number(value, f"{type(part).__name__}({own.name})", whole=number == "int")
-            object.__setattr__(part, own.name, sound)
 
 
 def _shown(value: object) -> str:

@@ -31,7 +31,7 @@ NOT_NAMED = {
 
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"fedgcr"}))
 def test_a_page_tells_the_defaults_of_its_recipe(name: str) -> None:
-    options = inspect.signature(getattr(fedatlas, name)).parameters.values()
+    options = inspect.signature(getattr(fedatlas.algorithms, name)).parameters.values()
     defaults = {
         option.name: NOT_NAMED.get((name, option.name), "") if option.default is None else as_told(option.default)
         for option in options
@@ -89,7 +89,7 @@ def own_parts(algorithm: fedatlas.Algorithm) -> list[Any]:
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_a_part_by_itself_has_the_settings_that_its_recipe_gives_it(name: str) -> None:
     options = {"atlas": by_hand(), "train": True} if name == "client2vec" else {}
-    for part in own_parts(getattr(fedatlas, name)(**options)):
+    for part in own_parts(getattr(fedatlas.algorithms, name)(**options)):
         for own in dataclasses.fields(part):
             if own.default is not dataclasses.MISSING:
                 assert getattr(part, own.name) == own.default, f"{type(part).__name__}.{own.name}"

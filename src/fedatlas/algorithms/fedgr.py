@@ -26,9 +26,10 @@ from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.grouping import COVARIANCES, METHODS, Groups, group_clients, group_means
 from fedatlas.atlas.provenance import made_of, origin_remark
 from fedatlas.data.federation import Federation
-from fedatlas.errors import UsageError, expect, expect_settings, unknown_name
+from fedatlas.errors import UsageError, expect, unknown_name
 from fedatlas.models.prompted import TypePrompted
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.checks import check_fields
 from fedatlas.parts.context import ClientContext
 from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.objective import ReceivedLoss, Term, received_losses
@@ -117,7 +118,7 @@ class TypeGroups:
     """Of the starts, with the round."""
 
     def __post_init__(self) -> None:
-        expect_settings(self)
+        check_fields(self)
         for title, value in (("num_groups", self.num_groups), ("n_init", self.n_init)):
             if value < 1:
                 raise UsageError(

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithms.registry import recipe
-from fedatlas.errors import UsageError, expect_number, expect_settings, unknown_name
+from fedatlas.errors import UsageError, expect_number, unknown_name
 from fedatlas.models.conditioned import ClientEmbedding, ConditionedClassifier, NormGenerators, bake
 from fedatlas.models.norms import HEAD_NORM, HEAD_NORMS, with_head_norm
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.checks import check_fields
 from fedatlas.parts.extension import Extension
 from fedatlas.parts.optimizer import Adam, Gradient, LocalOptimizer, Rate, Relative, RoundRate, Wrapper
 from fedatlas.parts.split import Split
@@ -138,7 +139,7 @@ class Group:
     """The first rate when a new client tunes what is its own; None is ``lr``."""
 
     def __post_init__(self) -> None:
-        expect_settings(self)
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from fedatlas.errors import expect_settings
+from fedatlas.parts.checks import check_fields
 from fedatlas.parts.part import describe_part
 
 
@@ -14,7 +14,7 @@ class Extension:
     """Builds a network around a model. Subclasses are frozen dataclasses of settings."""
 
     def __post_init__(self) -> None:
-        expect_settings(self)
+        check_fields(self)
 
     def extend(self, model: nn.Module) -> nn.Module:
         """Return the model with the extension; new values come from torch's generator, which is seeded for it."""

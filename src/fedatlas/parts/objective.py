@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedatlas.errors import TrainingError, UsageError, expect_settings
+from fedatlas.errors import TrainingError, UsageError
 from fedatlas.models.classifier import inside_transformation
+from fedatlas.parts.checks import check_fields
 from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.types import Cohort, Tensors
 
@@ -40,7 +41,7 @@ class Term:
     """Whether ``loss`` holds a gradient of what the network says, so that the network must not be compiled."""
 
     def __post_init__(self) -> None:
-        expect_settings(self)
+        check_fields(self)
 
     @property
     def regulariser_weight(self) -> float | None:

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import get_unwrapped, is_batchedtensor, maybe_get_bdim
 
-from fedatlas.errors import UsageError, expect, expect_number, expect_settings
+from fedatlas.errors import UsageError, expect, expect_number
+from fedatlas.parts.checks import check_fields
 from fedatlas.parts.fused_step import Rates, can_be_fused, update_fused
 from fedatlas.parts.registry import optimizer
 from fedatlas.parts.types import Tensors
@@ -47,7 +48,7 @@ class LocalOptimizer:
 
     def __post_init__(self) -> None:
         where = type(self).__name__
-        expect_settings(self)
+        check_fields(self)
         if not self.lr > 0 or not math.isfinite(self.lr):
             raise UsageError(f"{where}(lr) must be a positive number, got {self.lr}.", code="out-of-range", got=self.lr)
         if self.weight_decay < 0:
@@ -299,7 +300,7 @@ class Wrapper(LocalOptimizer):
     keep_state: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        expect_settings(self)
+        check_fields(self)
         for setting in fields(LocalOptimizer):
             object.__setattr__(self, setting.name, getattr(self.base, setting.name))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedatlas.errors import expect_settings
+from fedatlas.parts.checks import check_fields
 from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.types import Roster, Tensors
 
@@ -22,7 +22,7 @@ class ServerPart:
     """What leaves the client beyond the model's change."""
 
     def __post_init__(self) -> None:
-        expect_settings(self)
+        check_fields(self)
 
     def check_clients(self, federation: Federation) -> list[str]:
         """Return remarks about the clients, to warn of before the first round; raise if they cannot be used."""

@@ -138,7 +138,9 @@ def check_source(source: str | Path) -> None:
             path=str(source),
         )
     if isinstance(source, Path) or path.suffix or "/" in source or os.sep in source:
-        raise UsageError(f"{source}: there is no such file or folder. Check the path.", code="file-missing", path=str(source))
+        raise UsageError(
+            f"{source}: there is no such file or folder. Check the path.", code="file-missing", path=str(source)
+        )
     raise unknown_name("data set", source, DATASETS)
 
 
