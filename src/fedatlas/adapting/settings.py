@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from fedatlas.data.federation import Transform
-from fedatlas.errors import UsageError, expect_numbers, unknown_name
+from fedatlas.errors import UsageError, unknown_name
+from fedatlas.parts.checks import check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +38,8 @@ class AdaptSettings:
     """Of the batches and of the choice of examples; None is the run's."""
 
     def __post_init__(self) -> None:
-        titles = ("rounds", "evaluate_every")
-        expect_numbers(self, titles, whole=True)
-        for title in titles:
+        check_fields(self)
+        for title in ("rounds", "evaluate_every"):
             value = getattr(self, title)
             if value is not None and value < 1:
                 raise UsageError(f"{title} must be at least 1, got {value}.", code="out-of-range", got=value)

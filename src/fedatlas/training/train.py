@@ -104,7 +104,7 @@ def train_run(
         seed=seeds.batches,
         device=device,
         workers=settings.workers,
-        engine=settings.engine,  # type: ignore[arg-type]
+        engine=settings.engine,
         profile=settings.profile,
     ) as simulator:
         resolved |= {"machine": machine(device, simulator.workers, simulator.engine), "versions": versions()}
