@@ -21,10 +21,10 @@ ROOT = Path(__file__).parent.parent
 
 DOOR = """
 SGD Adam Algorithm AlgorithmCheckError Atlas Batch Client ClientContext ClientData ClientInfo Cohort Config DataError
-Dataset FedatlasError Federation LocalOptimizer Output Roster Run RunFolderError Sampler Seeds ServerRule Settings
-Simulator Split Tensors Term TrainingError UsageError Weighting adapt adapting algorithms atlas check_algorithm
-compare data federate from_arrays from_image_folder from_npz from_table load_dataset make_atlas models play report
-testing train
+Dataset Disclosure FedatlasError Federation LocalOptimizer Output Roster Run RunFolderError Sampler Seeds ServerRule
+Settings Simulator Split Tensors Term TrainingError UsageError Weighting adapt adapting algorithms atlas
+check_algorithm compare data federate from_arrays from_image_folder from_npz from_table load_dataset make_atlas models
+play report testing train
 """
 
 OPTIONS = {
@@ -112,12 +112,13 @@ def test_the_door_has_these_names_and_no_others() -> None:
 
 def test_docs_import_from_the_door_and_the_public_rooms() -> None:
     rooms = ("adapting", "algorithms", "atlas", "data", "models", "report", "seeds", "testing")
-    public = ("fedatlas", *(f"fedatlas.{room}" for room in rooms))
+    public = {"fedatlas", *(f"fedatlas.{room}" for room in rooms)}
+    inside = {f"fedatlas.engines.{file}" for file in ("engine", "registry", "workers")}  # what an engine is built on
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
         for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
             for node in ast.walk(ast.parse(block)):
                 if isinstance(node, ast.ImportFrom) and str(node.module).startswith("fedatlas"):
-                    assert node.module in public, (page.name, node.module)
+                    assert node.module in public | (inside if page.name == "engines.md" else set()), page.name
                     exec(ast.unparse(node), {})
 
 

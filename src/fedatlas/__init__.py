@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedatlas.errors import AlgorithmCheckError, DataError, FedatlasError, RunFolderError, TrainingError, UsageError
     from fedatlas.parts.algorithm import Algorithm
     from fedatlas.parts.context import ClientContext, ClientData
+    from fedatlas.parts.disclosure import Disclosure
     from fedatlas.parts.objective import Term
     from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
     from fedatlas.parts.sampler import Sampler
@@ -57,6 +58,7 @@ __all__ = [
     "Config",
     "DataError",
     "Dataset",
+    "Disclosure",
     "FedatlasError",
     "Federation",
     "LocalOptimizer",

@@ -10,8 +10,9 @@ from engines.test_vmap import Smooth
 from fedatlas.algorithms import fedavg
 from fedatlas.client.runner import ClientRunner
 from fedatlas.client.work import LocalWork
-from fedatlas.engines.engine import ENGINES, Engine, Result, Work, choose_engine, engine, gives_same_bits
+from fedatlas.engines.engine import Engine, Result, Work, choose_engine, gives_same_bits
 from fedatlas.engines.loop import LoopEngine
+from fedatlas.engines.registry import ENGINES, engine
 from fedatlas.engines.simulator import Simulator
 from fedatlas.engines.vmap import StackedTraining
 from fedatlas.engines.workers import TaskRunner

@@ -12,7 +12,6 @@ from fedatlas.config.listing import settings_lines
 from fedatlas.data.loading.catalogue import DATASETS
 from fedatlas.data.partitions.registry import PARTITIONS
 from fedatlas.models.registry import HUB_PREFIX, MODELS
-from fedatlas.parts.disclosure import words
 from fedatlas.parts.registry import OPTIMIZERS
 from fedatlas.registry import Registry
 
@@ -47,6 +46,7 @@ NOTES: dict[str, Callable[[], str]] = {
 def disclosures_by_algorithm() -> dict[str, str]:
     """Return what leaves a client beyond its number of examples and the model's change; and for an atlas of clients."""
     from fedatlas.atlas.sources import atlas_disclosures
+    from fedatlas.parts.disclosure import words
 
     lines = {name: words(build_algorithm(name).disclosures()) for name in standalone()}
     for source, entry in SOURCES.entries.items():

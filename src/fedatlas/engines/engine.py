@@ -10,13 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from fedatlas.client.runner import ClientRunner
+from fedatlas.engines.registry import AUTO, ENGINES
 from fedatlas.engines.workers import TaskRunner
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.parts.types import Assignment, Memory, Upload
-from fedatlas.registry import Registry
-
-AUTO = "auto"
-"""The name that stands for the engine that suits best."""
 
 Result = tuple[Upload, Memory]
 
@@ -68,11 +65,6 @@ class Engine(Protocol):
     def close(self) -> None:
         """Give back what the engine holds."""
         return
-
-
-ENGINES: Registry[type[Engine]] = Registry("engine", "engine", "fedatlas.engines")
-"""Engines by name. The fact ``same_bits`` says whether an engine gives the bits of the plain loop."""
-engine = ENGINES.register
 
 
 def choose_engine(name: str, tasks: TaskRunner) -> str:

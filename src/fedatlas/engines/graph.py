@@ -13,8 +13,9 @@ from fedatlas.engines.capture import Recorder
 from fedatlas.engines.captured_step import Lane
 from fedatlas.engines.cpu_replay import TapeRecorder
 from fedatlas.engines.cuda_graph import CudaRecorder
-from fedatlas.engines.engine import Engine, Result, Work, engine, tested
+from fedatlas.engines.engine import Engine, Result, Work, tested
 from fedatlas.engines.loop import LoopEngine
+from fedatlas.engines.registry import engine
 from fedatlas.engines.workers import TaskRunner
 
 MOST_LANES = 5

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from fedatlas.engines.engine import Engine, Result, Work, engine
+from fedatlas.engines.engine import Engine, Result, Work
+from fedatlas.engines.registry import engine
 from fedatlas.engines.workers import Task, TaskRunner
 
 

@@ -15,7 +15,8 @@ from fedatlas.client.runner import EVALUATION_BATCH, ClientRunner
 from fedatlas.client.scoring import TestParts, mean_personal
 from fedatlas.client.work import LocalWork
 from fedatlas.data.federation import Federation
-from fedatlas.engines.engine import AUTO, ENGINES, Engine, Result, Work, choose_engine
+from fedatlas.engines.engine import Engine, Result, Work, choose_engine
+from fedatlas.engines.registry import AUTO, ENGINES
 from fedatlas.engines.workers import Task, TaskRunner, WorkerPool, fork_available
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.parts.algorithm import Algorithm

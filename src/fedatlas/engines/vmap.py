@@ -27,9 +27,10 @@ from fedatlas.client.work import LocalWork
 from fedatlas.engines.capture import Recorder, UncapturableError, enqueued, reason_of
 from fedatlas.engines.captured_step import structure
 from fedatlas.engines.cuda_graph import CudaRecorder
-from fedatlas.engines.engine import Engine, Result, Work, engine, tested
+from fedatlas.engines.engine import Engine, Result, Work, tested
 from fedatlas.engines.graph import GraphEngine
 from fedatlas.engines.loop import LoopEngine
+from fedatlas.engines.registry import engine
 from fedatlas.engines.stacked_step import Stack, StackedStep, steps_of_each
 from fedatlas.engines.workers import TaskRunner
 from fedatlas.parts.algorithm import Algorithm

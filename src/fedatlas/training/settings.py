@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from fedatlas.client.work import LocalWork
+from fedatlas.engines.registry import AUTO, ENGINES
 from fedatlas.errors import UsageError, expect, unknown_name
 from fedatlas.parts.checks import check_fields, setting
 from fedatlas.seeds import Seeds
@@ -22,7 +23,6 @@ if TYPE_CHECKING:  # the command line reads these settings before it loads torch
     from fedatlas.parts.optimizer import LocalOptimizer
     from fedatlas.training.model import Model
 
-ENGINES = ("auto", "loop", "workers", "graph", "vmap")
 T = TypeVar("T")
 
 
@@ -76,15 +76,15 @@ class Machine:
     device: str = setting("cpu", "cpu, cuda or cuda:N")
     workers: int | None = setting(None, "processes on a CPU; none is one a core", least=1)
     engine: str = setting(
-        "auto",
+        AUTO,
         "how clients run: auto, or loop (one by one), workers (processes), graph (recorded steps), vmap (all together)",
     )
     profile: bool = setting(False, "let clients measure where the time of a round goes, for `run.profile()`")
 
     def __post_init__(self) -> None:
         check_fields(self, plain=True)
-        if self.engine not in ENGINES:
-            raise unknown_name("engine", self.engine, ENGINES)
+        if self.engine != AUTO and self.engine not in ENGINES:
+            raise unknown_name(ENGINES.kind, self.engine, (AUTO, *ENGINES))
 
 
 @dataclass(frozen=True, kw_only=True)
