@@ -1,4 +1,4 @@
-"""Real processes on loopback: the algorithms that need more, refusals, and parties that are killed."""
+"""Real processes on loopback: algorithms with special needs, refused nodes, and processes that are killed."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ def test_nodes_without_a_registered_key_the_right_authority_or_tls_are_refused(t
         local.start_node("stranger", key=other.node_key("stranger"), data="x.npz")
         local.start_node("misled", key=local.keys.node_key("alpha"), authority=other.authority, data="x.npz")
         wait_until(lambda: "No SuperNode found with the given public key" in local.log("superlink"), "a refusal")
-        wait_until(lambda: "Failed to activate SuperNode" in local.log("stranger"), "the node to be told")
+        wait_until(lambda: "Failed to activate SuperNode" in local.log("stranger"), "the node's error")
         wait_until(lambda: "CERTIFICATE_VERIFY_FAILED" in local.log("misled"), "a certificate to be refused")
         wait_until(lambda: local.processes["stranger"].poll() == 1 == local.processes["misled"].poll(), "both to end")
         command = [sys.executable, "-m", "fedatlas", "flower", "node", "--client", "plain", "--data", "x.npz"]
@@ -78,9 +78,9 @@ def test_a_node_that_is_killed_is_left_out_and_returns_with_its_memory(tmp_path:
     missed = [line["round"] for line in rounds if 1 not in line["answered"]]
     assert missed
     assert 1 in rounds[-1]["answered"]
-    told = [story for line in rounds for story in line["left_out"]]
-    assert {story["client"] for story in told} == {"client-1"}
-    assert not any("memory" in story["reason"] for story in told)
+    stories = [story for line in rounds for story in line["left_out"]]
+    assert {story["client"] for story in stories} == {"client-1"}
+    assert not any("memory" in story["reason"] for story in stories)
 
 
 def test_a_server_that_is_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_server_that_is_killed_goes_on_to_the_same_bits(tmp_path: Path) -> Non
 
 
 def test_a_client_app_that_dies_is_left_out(tmp_path: Path) -> None:
-    """The node's loader ends its process without a word in the second round."""
+    """The node's loader ends its process without an error message in the second round."""
     (tmp_path / "hard.py").write_text(
         "import os\nfrom pathlib import Path\n\nimport fedatlas\n\n\n"
         "def load(settings):\n"

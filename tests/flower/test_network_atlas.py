@@ -1,4 +1,4 @@
-"""An atlas that is made over the network is the one that the simulator makes."""
+"""An atlas made over the network is the same as the simulator's."""
 
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def test_a_plain_atlas_is_the_simulators(source: str, tmp_path: Path) -> None:
     check_same_atlas_and_bits(config, run, tmp_path)
 
 
-def test_pairs_stay_home_unless_the_config_says_global(tmp_path: Path) -> None:
+def test_pairs_stay_on_the_node_unless_the_config_says_global(tmp_path: Path) -> None:
     make = f'{{ source = "client2vec", epochs = 1, settings = {SMALL} }}'
     run, grid = played(config_that_makes(make), tmp_path)
     assert "query.pairs" not in grid.kinds

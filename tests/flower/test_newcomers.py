@@ -1,4 +1,4 @@
-"""A client that joins after the training adapts the model at home; the server hears how it went."""
+"""A client that joins after the training adapts the model on its node and sends the results to the server."""
 
 import json
 from pathlib import Path
@@ -43,5 +43,5 @@ def test_a_newcomer_tunes_its_embedding_and_sends_no_number_of_it(tmp_path: Path
     (network,) = (tmp_path / "node").rglob("adapted.safetensors")
     model = load_personalised(network)
     assert model(torch.zeros(2, 3, 8, 8))[1].shape == (2, 3)
-    told = json.loads(next((tmp_path / "node").rglob("resolved.json")).read_text())
-    assert told["federation"]["clients"] == []
+    received = json.loads(next((tmp_path / "node").rglob("resolved.json")).read_text())
+    assert received["federation"]["clients"] == []

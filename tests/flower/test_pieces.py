@@ -27,6 +27,7 @@ from fedatlas.flower.deploy.template import write_app
 from fedatlas.flower.node.settings import open_node
 from fedatlas.flower.protocol.data_form import DataForm, Member, natural_order
 from fedatlas.flower.server.exchange import NetworkSettings
+from raising import raises
 
 OPTIONS = {
     "init": {"folder", "config", "set_", "run_folder"},
@@ -77,12 +78,12 @@ def test_keys_that_are_there_stay(tmp_path: Path) -> None:
     keys = make_keys(tmp_path, nodes=["alpha", "beta"])
     assert keys.node_key("alpha").read_bytes() == before
     assert keys.names() == ["alpha", "beta"]
-    with pytest.raises(UsageError, match=r"a client's name must be letters.*\.\./x"):
+    with raises(UsageError, "client-name", got="../x"):
         make_keys(tmp_path, nodes=["../x"])
 
 
-@pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # of Flower's own making
-def test_an_app_is_one_that_flower_takes_with_the_runs_config_in_it(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # raised by Flower itself
+def test_flower_takes_an_app_that_holds_the_runs_config(tmp_path: Path) -> None:
     folder = write_app(tmp_path / "my-app", Config.load(None, ["algorithm.name=fedprox", "training.rounds=7"]))
     config, _ = load_and_validate(folder / "pyproject.toml")
     assert config["tool"]["flwr"]["app"]["components"]["serverapp"] == "fedatlas_app.server_app:app"
@@ -112,13 +113,13 @@ def test_a_server_and_a_node_are_encrypted_and_authenticated_by_default(tmp_path
         (["run", "app"], "give --authority ca.pem"),
     ],
 )
-def test_insecure_must_be_said(arguments: list[str], said: str) -> None:
+def test_insecure_must_be_given(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())
 
 
-def test_what_is_wrong_here_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+def test_faults_are_reported_before_anything_is_sent(tmp_path: Path) -> None:
     write_app(tmp_path / "app", Config.load())
     for arguments, said in (
         (
@@ -133,7 +134,7 @@ def test_what_is_wrong_here_is_told_before_anything_is_sent(tmp_path: Path) -> N
         assert said in " ".join(result.output.split())
 
 
-def test_a_node_reads_its_own_file_folder_or_function(tmp_path: Path) -> None:
+def test_a_node_reads_its_data_from_a_file_or_a_function(tmp_path: Path) -> None:
     config = Config.load()
     x, y = np.random.default_rng(0).random((20, 4), dtype=np.float32), np.arange(20) % 2
     np.savez(tmp_path / "own.npz", x_train=x[:15], y_train=y[:15], x_test=x[15:], y_test=y[15:])
@@ -155,40 +156,49 @@ def test_all_nodes_scale_images_as_the_servers_config_says(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "code", "fields"),
     [
-        ({"data": "x"}, "must name its client"),
-        ({"client": "a"}, "either data= or loader="),
-        ({"client": "a", "dta": "x"}, "Did you mean 'data'"),
-        ({"client": "a", "loader": "nowhere.at.all:load"}, "cannot be found"),
+        ({"data": "x"}, "option-missing", {"option": "client"}),
+        ({"client": "a"}, "option-missing", {"option": "data"}),
+        ({"client": "a", "data": "x", "loader": "x:y"}, "settings-conflict", {"options": ("data", "loader")}),
+        ({"client": "a", "dta": "x"}, "unknown-name", {"got": "dta"}),
     ],
 )
-def test_a_nodes_config_is_checked(settings: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_a_nodes_config_is_checked(settings: dict[str, str], code: str, fields: dict[str, object]) -> None:
+    with raises(UsageError, code, **fields):
         open_node(settings, Config.load())
+
+
+def test_a_nodes_loader_is_checked(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def load(settings):\n    return 7\n")
+    with raises(DataError, "wrong-type", got="int"):
+        open_node({"client": "a", "loader": f"{file}:load"}, Config.load())
+    with pytest.raises(UsageError, match=r"nowhere\.at\.all"):
+        open_node({"client": "a", "loader": "nowhere.at.all:load"}, Config.load())
 
 
 def test_clients_may_hold_different_classes_but_not_different_forms() -> None:
     two = from_arrays([[0.0, 1.0]] * 4, ["cat", "dog"] * 2)
     three = from_arrays([[0.0, 1.0]] * 4, ["bird", "dog", "dog", "cow"])
-    form = DataForm.of(two).united(DataForm.of(three))
+    form = DataForm.of(two).unite(DataForm.of(three))
     assert form.classes == ("bird", "cat", "cow", "dog")
     assert form.adopt(three).labels.tolist() == [0, 3, 3, 2]
     assert DataForm.from_values(form.values()) == form
-    with pytest.raises(DataError, match=r"features of shape \[3\], the others' are features of shape \[2\]"):
-        form.united(DataForm.of(from_arrays([[0.0] * 3] * 2, [0, 1])))
+    with raises(DataError, "kind-mismatch", got="features of shape [3]", wanted="features of shape [2]"):
+        form.unite(DataForm.of(from_arrays([[0.0] * 3] * 2, [0, 1])))
     stand_in = form.stand_in([Member(name="a", num_train=5, num_test=1)])
     assert torch.equal(stand_in.data.labels, torch.tensor([0]))
 
 
-def test_names_are_sorted_as_people_would() -> None:
+def test_numbers_in_names_are_sorted_as_numbers() -> None:
     assert sorted(["site-10", "site-2", "a"], key=natural_order) == ["a", "site-2", "site-10"]
 
 
 def test_a_minimum_is_a_number_or_a_share_of_the_cohort() -> None:
     assert [NetworkSettings(minimum=m).least(8) for m in (1, 3, 20, 0.5)] == [1, 3, 8, 4]
     for wrong in (0, 1.5):
-        with pytest.raises(UsageError, match=r"flower\.minimum"):
+        with raises(UsageError, "out-of-range", name="flower.minimum", got=wrong):
             NetworkSettings(minimum=wrong)
 
 

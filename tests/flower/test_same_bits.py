@@ -24,7 +24,7 @@ MODELS = {
     "fedgr": PROMPTED,
     "fedgcr": PROMPTED,
 }
-"""Where an algorithm needs more than linear layers on features."""
+"""The models of algorithms that need more than linear layers on features."""
 
 
 @pytest.mark.parametrize("name", standalone())

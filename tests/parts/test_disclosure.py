@@ -10,7 +10,7 @@ from torch import nn
 from fedatlas.algorithms import build_algorithm, fedavg
 from fedatlas.client.model import Workbench
 from fedatlas.flower.protocol.data_form import DataForm
-from fedatlas.flower.protocol.expectations import expect
+from fedatlas.flower.protocol.expectations import expected_replies
 from fedatlas.parts.disclosure import Declared, Dimensions, Disclosure, Each, Shape, UpTo, declared, words
 from fedatlas.parts.weighting import ByExamples
 
@@ -109,6 +109,6 @@ def test_a_server_knows_what_to_expect_without_training(
     name: str, options: dict[str, Any], when: str, said: dict[str, dict[str, Shape]]
 ) -> None:
     form = DataForm(kind="features", shape=(4,), classes=("a", "b", "c"))
-    expected = expect(build_algorithm(name, **options), Pair(), form)
+    expected = expected_replies(build_algorithm(name, **options), Pair(), form)
     assert getattr(expected, when).shapes == said
     assert expected.change.keys() == {"body.weight", "body.bias", "head.weight", "head.bias"}

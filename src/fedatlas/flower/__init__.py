@@ -1,6 +1,6 @@
-"""The same rounds over Flower: real machines, encrypted and authenticated, to the same bits as the simulator.
+"""Training over Flower: the simulator's rounds on real machines, encrypted and authenticated, with the same bits.
 
-Needs the extra ``flower`` (flwr 1.41). A Flower app is two lines, which ``fedatlas flower init`` writes:
+It needs the extra ``flower`` (flwr 1.41). A Flower app is two lines, which ``fedatlas flower init`` writes:
 
     app = make_server_app("run.toml")
     app = make_client_app("run.toml")

@@ -1,4 +1,4 @@
-"""A federation on one machine, with all that a real one has: TLS, node keys, a folder of digits for every node."""
+"""A demo federation on one machine, set up as a real one: TLS, node keys, a folder of digits for every node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INDEX = '{ source = "client2vec", epochs = 2, settings = { layers = 1, feed_forw
 
 
 def demo_federation() -> Federation:
-    """Return five clients with digits of one domain each, and a sixth that will come late with the first one's."""
+    """Return five clients with digits of one domain each, and a late sixth client with the first one's domain."""
     federation = federate(load_dataset("digits"), ByDomain(clients_per_domain=2))
     first = [client for client in federation.clients if client.name.endswith("-0")]
     late = replace(federation.clients[1], name=LATE)
@@ -30,7 +30,7 @@ def demo_federation() -> Federation:
 
 
 def demo_config(names: list[str], rounds: int) -> Config:
-    """Return FedPCE that draws and weighs clients by an atlas which they make together."""
+    """Return a config of FedPCE that samples and weights clients by an atlas which the clients make together."""
     listed = ", ".join(f'"{name}"' for name in names)
     return Config.load(
         None,
@@ -65,13 +65,13 @@ def run_deploy_demo(folder: Path, *, rounds: int = 3, say: Callable[[str], None]
     app = write_app(folder / "app", demo_config(names[:-1], rounds), run_folder=folder / "run")
     say(f"six folders of digits in {folder / 'data'}, an app in {app}")
     with LocalFederation(folder / "network", nodes=names) as local:
-        say(f"a SuperLink on {local.address} with TLS; six keys registered, logs in {folder / 'network' / 'logs'}")
+        say(f"a SuperLink on {local.address} with TLS and six registered keys; logs in {folder / 'network' / 'logs'}")
         for name in names[:-1]:
             local.start_node(name, data=str(folder / "data" / name), domain=name.removesuffix("-0"))
         say("five nodes started; they make the atlas and train (a minute or two)")
         local.run(app)
         local.start_node(LATE, data=str(folder / "data" / LATE))
-        say("the sixth node joins late and adapts the model at home")
+        say("the sixth node joins late and adapts the model to its data")
         local.run(app, task="adapt")
     return Run(folder / "run")
 

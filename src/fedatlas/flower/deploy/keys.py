@@ -1,7 +1,7 @@
-"""Keys for a federation: your authority, the server's certificate, and a key for every node.
+"""Keys for a federation: an authority, the server's certificate, and a key for every node.
 
-KEYS/ca.pem, ca.key           the authority; nodes trust ca.pem, and ca.key should lie offline
-KEYS/server.pem, server.key   the server's certificate, for the names and addresses that nodes will call it by
+KEYS/ca.pem, ca.key           the authority; nodes trust ca.pem, and ca.key should be stored offline
+KEYS/server.pem, server.key   the server's certificate, for the names and addresses that nodes connect to
 KEYS/nodes/NAME.key, .pub     a node's key; the .key goes to the node, the .pub is registered at the server under NAME
 """
 
@@ -64,7 +64,7 @@ class KeyFolder:
 def make_keys(
     folder: Path | str, *, hosts: Sequence[str] = ("127.0.0.1", "localhost"), nodes: Sequence[str]
 ) -> KeyFolder:
-    """Make what is missing: authority, server's certificate, and a key for each node; nothing is overwritten."""
+    """Make the authority, the server's certificate and a key for each node; files that exist are kept."""
     keys = KeyFolder(Path(folder))
     (keys.folder / "nodes").mkdir(parents=True, exist_ok=True, mode=0o700)
     authority = _authority(keys)

@@ -1,7 +1,7 @@
-"""Start what a federation needs on one machine: a SuperLink, SuperNodes, and runs of an app on them.
+"""Flower's processes on one machine: a SuperLink, SuperNodes, and runs of an app on them.
 
-Everything goes to one folder: keys, logs, the SuperLink's database and Flower's own home. Encrypted and authenticated
-unless told otherwise.
+All files go to one folder: keys, logs, the SuperLink's database and Flower's home. Connections are encrypted and
+authenticated by default.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedatlas.errors import FedatlasError, UsageError
 from fedatlas.flower.deploy.keys import KeyFolder, make_keys
 
 CONNECTION = "federation"
-"""What Flower's config calls the SuperLink."""
+"""The SuperLink's name in Flower's config."""
 
 
 class LaunchError(FedatlasError):
@@ -32,7 +32,7 @@ class LaunchError(FedatlasError):
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """Return the environment of Flower's processes: no telemetry, no update check, nothing written outside ``home``."""
+    """Return the environment of Flower's processes: no telemetry, no update check, all files in ``home``."""
     own = {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -58,7 +58,7 @@ def program(name: str) -> str:
 
 def superlink_command(keys: KeyFolder | None, *, host: str, port: int, database: Path) -> list[str]:
     """Return the command that starts a SuperLink; without keys it is neither encrypted nor authenticated."""
-    # Dependencies are what is installed here: Flower would build an environment of its own for every run.
+    # Runs use the packages installed here; by default Flower builds a new environment for every run.
     common = ["--host", host, "--port", str(port), "--database", str(database)]
     common.append("--disable-runtime-dependency-installation")
     if keys is None:
@@ -88,12 +88,12 @@ def supernode_command(
 
 
 def node_config(settings: Mapping[str, Any]) -> str:
-    """Return a node's config as Flower's command line takes it."""
+    """Return a node's config in the form of Flower's command line."""
     return " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
 
 
 def write_connection(home: Path, address: str, authority: Path | None) -> None:
-    """Tell the command ``flwr`` where the SuperLink is."""
+    """Write the SuperLink's address to the config of the command ``flwr``."""
     home.mkdir(parents=True, exist_ok=True)
     trust = "insecure = true" if authority is None else f"root-certificates = {json.dumps(str(authority.resolve()))}"
     text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{address}"\n{trust}\n'
@@ -101,44 +101,48 @@ def write_connection(home: Path, address: str, authority: Path | None) -> None:
 
 
 def flwr(home: Path, *arguments: str, timeout: float = 120) -> str:
-    """Run the command ``flwr`` and return what it printed."""
+    """Run the command ``flwr`` and return its output."""
     command = [program("flwr"), *arguments]
     done = subprocess.run(command, env=environment(home), capture_output=True, text=True, timeout=timeout)
     if done.returncode:
-        raise LaunchError(f"`flwr {' '.join(arguments)}` failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise LaunchError(
+            f"`flwr {' '.join(arguments)}` failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}",
+            code="command-failed",
+            command=command,
+            status=done.returncode,
+        )
     return done.stdout
 
 
 def start_run(home: Path, app: Path | str, values: Mapping[str, Any], *more: str) -> str:
-    """Start a run of an app with some values of its config, and return Flower's number for it."""
+    """Start a run of an app with some values of its config, and return Flower's id of the run."""
     own = ["--run-config", node_config(values)] if values else []
-    said = flwr(home, "run", str(app), CONNECTION, "--format", "json", *own, *more)
-    return str(json.loads(said[said.index("{") :])["run-id"])
+    output = flwr(home, "run", str(app), CONNECTION, "--format", "json", *own, *more)
+    return str(json.loads(output[output.index("{") :])["run-id"])
 
 
 def run_status(home: Path, run: str) -> str:
-    """Return how a run stands, such as ``running`` or ``finished:completed``."""
-    said = flwr(home, "list", CONNECTION, "--run-id", run, "--format", "json")
-    return str(json.loads(said[said.index("{") :])["runs"][0]["status"])
+    """Return the status of a run, such as ``running`` or ``finished:completed``."""
+    output = flwr(home, "list", CONNECTION, "--run-id", run, "--format", "json")
+    return str(json.loads(output[output.index("{") :])["runs"][0]["status"])
 
 
 def follow_run(home: Path, run: str) -> None:
-    """Show what a run's server prints until it ends; a run that did not end well is an error."""
+    """Show the log of a run's server until the run ends; raise LaunchError if it failed."""
     subprocess.run([program("flwr"), "log", run, CONNECTION, "--stream"], env=environment(home), check=False)
     while not (status := run_status(home, run)).startswith("finished"):
-        time.sleep(3)  # a look costs a process of its own
+        time.sleep(3)  # each look starts a process
     if status != "finished:completed":
-        raise LaunchError(f"run {run} is {status}; its log above says why.")
+        raise LaunchError(f"run {run} is {status}; its log above says why.", code="run-failed", run=run, status=status)
 
 
 def speaks_tls(address: str) -> bool:
-    """Return whether a server answers in TLS; whether it can be trusted is another question."""
+    """Return whether a server answers in TLS; its certificate is not checked."""
     host, _, port = address.rpartition(":")
     anything = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anything.check_hostname, anything.verify_mode = False, ssl.CERT_NONE
     try:
-        place = (host.strip("[]"), int(port))
-        with socket.create_connection(place, timeout=5) as plain, anything.wrap_socket(plain):
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=5) as plain, anything.wrap_socket(plain):
             return True
     except (OSError, ValueError):
         return False
@@ -167,7 +171,7 @@ class LocalFederation:
         self.home = self.folder / "flwr"
         self.keys = None if insecure else make_keys(self.folder / "keys", nodes=nodes)
         self.simulation = simulation
-        """Whether the SuperLink plays the nodes itself, on Flower's simulation runtime."""
+        """Whether the SuperLink runs the nodes itself, on Flower's simulation runtime."""
         self.port = free_port()
         self.environment = environment(self.home, FEDATLAS_CACHE=str(self.folder / "cache"))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -175,7 +179,7 @@ class LocalFederation:
 
     @property
     def address(self) -> str:
-        """Where the SuperLink listens."""
+        """The SuperLink's address."""
         return f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
@@ -189,7 +193,7 @@ class LocalFederation:
         self.close()
 
     def start_superlink(self) -> None:
-        """Start the SuperLink and wait until it listens; a database that is there is taken up again."""
+        """Start the SuperLink and wait until it listens; an existing database is used again."""
         database = self.folder / "superlink.db"
         command = superlink_command(self.keys, host="127.0.0.1", port=self.port, database=database)
         self._start("superlink", [*command, "--simulation"] if self.simulation else command)
@@ -200,17 +204,19 @@ class LocalFederation:
                 if attempt.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
             time.sleep(0.1)
-        raise LaunchError(f"the SuperLink did not start; its log says:\n{self.log('superlink')[-2000:]}")
+        raise LaunchError(
+            f"the SuperLink did not start; its log says:\n{self.log('superlink')[-2000:]}", code="start-failed"
+        )
 
     def register(self, name: str) -> None:
-        """Let a node's key in, under its client's name."""
+        """Register a node's key under its client's name."""
         assert self.keys is not None
         self.flwr("supernode", "register", str(self.keys.public_key(name)), CONNECTION, "--name", name)
 
     def start_node(
         self, name: str, *, key: Path | None = None, authority: Path | None = None, secure: bool = True, **settings: Any
     ) -> None:
-        """Start a client's SuperNode; ``settings`` are its node's config, names with ``_`` for ``-``."""
+        """Start a client's SuperNode; ``settings`` are its node's config, with ``_`` for ``-`` in names."""
         own = {"client": name, "memory": str(self.folder / "memory" / name)}
         own |= {title.replace("_", "-"): value for title, value in settings.items()}
         secure = secure and self.keys is not None
@@ -222,42 +228,49 @@ class LocalFederation:
         self._start(name, command)
 
     def flwr(self, *arguments: str) -> str:
-        """Run the command ``flwr`` on this federation and return what it printed."""
+        """Run the command ``flwr`` on this federation and return its output."""
         return flwr(self.home, *arguments)
 
     def start_run(self, app: Path | str, settings: str = "", *, federation: str = "", **config: Any) -> str:
-        """Start a run of an app and return Flower's number for it; ``federation`` is for a simulation."""
+        """Start a run of an app and return Flower's id of it; ``federation`` is for a simulation."""
         values = {**config, **({"settings": settings} if settings else {})}
         return start_run(self.home, app, values, *(["--federation-config", federation] if federation else []))
 
     def status(self, run: str) -> str:
-        """Return how a run stands, such as ``running`` or ``finished:completed``."""
+        """Return the status of a run, such as ``running`` or ``finished:completed``."""
         return run_status(self.home, run)
 
     def server_log(self, run: str) -> str:
-        """Return what the server's side of a run has printed."""
+        """Return the log of a run's server."""
         return self.flwr("log", run, CONNECTION, "--show")
 
     def wait(self, run: str, timeout: float = 600) -> None:
-        """Wait until a run has ended well."""
+        """Wait until a run has ended; raise LaunchError if it failed or takes longer than ``timeout`` seconds."""
         began = time.monotonic()
         while not (status := self.status(run)).startswith("finished"):
             if time.monotonic() - began > timeout:
-                raise LaunchError(f"run {run} is still {status} after {timeout:g} s:\n{self.server_log(run)[-3000:]}")
-            time.sleep(3)  # a look costs a process of its own
+                raise LaunchError(
+                    f"run {run} is still {status} after {timeout:g} s:\n{self.server_log(run)[-3000:]}",
+                    code="run-timeout",
+                    run=run,
+                    status=status,
+                )
+            time.sleep(3)  # each look starts a process
         if status != "finished:completed":
-            raise LaunchError(f"run {run} is {status}:\n{self.server_log(run)[-3000:]}")
+            raise LaunchError(
+                f"run {run} is {status}:\n{self.server_log(run)[-3000:]}", code="run-failed", run=run, status=status
+            )
 
     def run(self, app: Path | str, settings: str = "", *, timeout: float = 600, **config: Any) -> None:
         """Run an app to its end."""
         self.wait(self.start_run(app, settings, **config), timeout)
 
     def log(self, name: str) -> str:
-        """Return what a process has printed."""
+        """Return the log of a process."""
         return (self.folder / "logs" / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def kill(self, name: str) -> None:
-        """End a process and all that it started at once, as a power cut would."""
+        """Kill a process and its children at once, as a power cut would."""
         process = self.processes.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -270,7 +283,7 @@ class LocalFederation:
         for name in list(self.processes):
             with suppress(subprocess.TimeoutExpired):
                 self.processes[name].wait(timeout=5)
-            # What a process started may outlive it.
+            # Its children may still run.
             process = self.processes.pop(name)
             try:
                 os.killpg(process.pid, signal.SIGKILL)

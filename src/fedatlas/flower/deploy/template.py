@@ -1,4 +1,4 @@
-"""Write a ready Flower app: its pyproject, the two apps, and the run's config."""
+"""Templates of a Flower app: its pyproject, the two apps, and the run's config."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ app = make_{side}_app(Path(__file__).with_name("{run}"))
 
 
 def app_config(folder: Path, changes: Sequence[str] = ()) -> Config:
-    """Return the config of an app, changed as a run of it would be."""
+    """Return the config of an app, with a run's changes."""
     file = folder / PACKAGE / RUN
     if not file.exists():
         raise UsageError(
@@ -63,9 +63,9 @@ def app_config(folder: Path, changes: Sequence[str] = ()) -> Config:
 
 
 def write_app(folder: Path | str, config: Config, *, run_folder: Path | str | None = None) -> Path:
-    """Write a Flower app that trains what a config says, and return its folder.
+    """Write a Flower app that trains by a config, and return the app's folder.
 
-    ``run_folder`` is where the server keeps the run; a relative one is relative to where the SuperLink was started.
+    ``run_folder`` is the run's folder on the server; a relative path starts at the SuperLink's working directory.
     """
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):

@@ -1,4 +1,4 @@
-"""A newcomer's part: it gets the shared model, tunes what is personal at home, and says how it went."""
+"""A newcomer's part: it gets the shared model, tunes the personal parameters on its node, and sends the results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flwr.app import RecordDict
 
 from fedatlas.adapting.adapter import Adapter
 from fedatlas.adapting.result import Adapted
-from fedatlas.flower.node.request import ClientSide
+from fedatlas.flower.node.request import Request
 from fedatlas.flower.protocol.messages import BUFFERS, SHARED, plain, tensors
 from fedatlas.parts.types import ServerState
 from fedatlas.runs.checkpoint import CheckpointStore
@@ -24,28 +24,28 @@ RECORD = "record"
 NETWORK = "adapted.safetensors"
 
 
-def adapt(side: ClientSide, received: RecordDict) -> RecordDict:
-    """Tune and test at home; the answer holds figures, and none of the numbers that were tuned."""
+def adapt(request: Request, received: RecordDict) -> RecordDict:
+    """Tune and test on the node; the reply holds the results, not the tuned parameters."""
     shared, buffers = (tensors(received.array_records[name]) for name in (SHARED, BUFFERS))
-    options: dict[str, Any] = json.loads(side.about["adapt"])
+    options: dict[str, Any] = json.loads(request.about["adapt"])
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) if side.node.memory is None else side.node.memory / str(side.about["run"])
-        run = write_run(folder / "model", side, shared, buffers)
-        adapter = Adapter(run, data=side.federation, algorithm=side.algorithm(), device=str(side.device))
+        folder = Path(scratch) if request.node.memory is None else request.node.memory / str(request.about["run"])
+        run = write_run(folder / "model", request, shared, buffers)
+        adapter = Adapter(run, data=request.federation, algorithm=request.algorithm(), device=str(request.device))
         found: Adapted = adapter.adapt(0, **options)
         found.save(folder / NETWORK)
     record = {name: value for name, value in found.describe().items() if name not in ("embedding", "curve")}
     return RecordDict({RECORD: plain({"json": json.dumps(record)})})
 
 
-def write_run(folder: Path, side: ClientSide, shared: dict[str, torch.Tensor], buffers: dict[str, torch.Tensor]) -> Run:
-    """Keep the received model as a run's folder, which ``fedatlas adapt --data`` takes too."""
+def write_run(folder: Path, request: Request, shared: dict[str, torch.Tensor], buffers: dict[str, torch.Tensor]) -> Run:
+    """Save the received model as a run folder, which ``fedatlas adapt --data`` takes too."""
     store = CheckpointStore(folder / "checkpoints")
     store.folder.mkdir(parents=True, exist_ok=True)
     for old in store.folder.iterdir():
         old.unlink()
-    atomic_write(folder / CONFIG, side.config.to_toml().encode())
-    atomic_write(folder / RESOLVED, str(side.about["resolved"]).encode())
-    state = ServerState(round=int(side.about["round"]), shared=shared, buffers=buffers, memory={})
+    atomic_write(folder / CONFIG, request.config.to_toml().encode())
+    atomic_write(folder / RESOLVED, str(request.about["resolved"]).encode())
+    state = ServerState(round=int(request.about["round"]), shared=shared, buffers=buffers, memory={})
     store.save(state, {}, set(), {})
     return Run(folder)

@@ -1,12 +1,12 @@
-"""The client's side: a ClientApp that runs the same functions as the simulator, on the node's own data.
+"""The client's side: a ClientApp that runs the simulator's functions on the node's data.
 
-query.hello      who the client is, how many examples it has and of what form
-query.introduce  what the algorithm's parts must know of a client before the first round
-query.survey     what its terms tell before a round's training
-train            a round of training; what the client remembers stays on the node
-evaluate         how a model with the client's own parameters does on the client's test part
-query.adapt      a newcomer's tuning of what the algorithm keeps personal, see client_adapting.py
-query.row, query.pairs, train.index, query.index    the client's part in an atlas, see client_atlas.py
+query.hello      the client's name, the number of its examples and their form
+query.introduce  the client's introduction: notes for the algorithm's parts, before the first round
+query.survey     notes of the surveying terms, before a round's training
+train            a round of training; the client's memory stays on the node
+evaluate         the score of a model, with the client's personal parameters, on the client's test part
+query.adapt      a newcomer's tuning of personal parameters, see adapt.py
+query.row, query.pairs, train.index, query.index    the client's part in an atlas, see atlas.py
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from flwr.clientapp import ClientApp
 
 from fedatlas.client.model import PERSONAL
 from fedatlas.errors import DataError, RunFolderError, TrainingError
-from fedatlas.flower.node import adapt as client_adapting
-from fedatlas.flower.node import atlas as client_atlas
+from fedatlas.flower.node import atlas
+from fedatlas.flower.node.adapt import adapt
 from fedatlas.flower.node.memory import LostMemoryError
-from fedatlas.flower.node.request import ClientSide, load_config
+from fedatlas.flower.node.request import Request, load_config
 from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.flower.protocol.messages import (
     ABOUT,
@@ -41,30 +41,30 @@ from fedatlas.flower.protocol.messages import (
 )
 from fedatlas.seeds import repeatable
 
-Handler = Callable[[ClientSide, RecordDict], RecordDict]
+Handler = Callable[[Request, RecordDict], RecordDict]
 
 
 class NodeError(Exception):
-    """What a server hears of a failure on a node."""
+    """A failure on a node, in words that the server may read."""
 
 
-def told(error: Exception) -> str:
-    """Return what a server may hear of an error: what others say may hold a file's name, a path or a value.
+def describe_error(error: Exception) -> str:
+    """Return a description of an error for the server, without the error's text: that may hold a path or a value.
 
-    The error itself is in the node's own log.
+    The whole error is in the node's log.
     """
     if isinstance(error, TrainingError):
         return str(error)
     if isinstance(error, LostMemoryError):
-        return f"this client's memory of round {error.round} is gone; the node's own log says what to do"
-    kinds = {DataError: "its data cannot be used", RunFolderError: "what its client remembers cannot be read or kept"}
-    what = next((words for kind, words in kinds.items() if isinstance(error, kind)), "it cannot do what was asked")
-    return f"{what} ({type(error).__name__}); the node's own log says why"
+        return f"this client's memory of round {error.fields['round']} is gone; the node's log says what to do"
+    kinds = {DataError: "its data cannot be used", RunFolderError: "its memory cannot be read or saved"}
+    what = next((words for kind, words in kinds.items() if isinstance(error, kind)), "the request failed")
+    return f"{what} ({type(error).__name__}); the node's log says why"
 
 
-def hello(side: ClientSide, _: RecordDict) -> RecordDict:
-    """Say who the client is and of what form its examples are."""
-    node, client = side.node, side.node.federation.clients[0]
+def hello(request: Request, _: RecordDict) -> RecordDict:
+    """Return the client's name, its counts of examples and their form."""
+    node, client = request.node, request.node.federation.clients[0]
     about: dict[str, Any] = {
         "name": node.name,
         "num_train": len(client.train),
@@ -77,34 +77,34 @@ def hello(side: ClientSide, _: RecordDict) -> RecordDict:
     return RecordDict({ABOUT: plain(about)})
 
 
-def introduce(side: ClientSide, _: RecordDict) -> RecordDict:
-    """Say what the algorithm's parts ask before the first round."""
-    return RecordDict(dict(pack_memory(NOTE, side.runner().introduce(0))))
+def introduce(request: Request, _: RecordDict) -> RecordDict:
+    """Return the client's introduction to the algorithm's parts."""
+    return RecordDict(dict(pack_memory(NOTE, request.runner().introduce(0))))
 
 
-def survey(side: ClientSide, received: RecordDict) -> RecordDict:
-    """Answer the surveying terms."""
-    answer = side.runner().survey(unpack_assignment(received), side.memory())
+def survey(request: Request, received: RecordDict) -> RecordDict:
+    """Return the notes of the surveying terms."""
+    answer = request.runner().survey(unpack_assignment(received), request.memory())
     return RecordDict(dict(pack_memory(NOTE, answer)))
 
 
-def train(side: ClientSide, received: RecordDict) -> RecordDict:
-    """Train, keep what the client remembers, and answer."""
+def train(request: Request, received: RecordDict) -> RecordDict:
+    """Train for a round, save the client's memory, and return the upload."""
     assignment = unpack_assignment(received)
-    upload, memory = side.runner().train(assignment, side.memory())
+    upload, memory = request.runner().train(assignment, request.memory())
     if memory:
-        keep = [int(round) for round in side.about["keep"]]
-        side.shelf.put(assignment.round, memory, keep)
+        keep = [int(round) for round in request.about["keep"]]
+        request.store.put(assignment.round, memory, keep)
     return pack_upload(upload, remembers=bool(memory))
 
 
-def evaluate(side: ClientSide, received: RecordDict) -> RecordDict:
-    """Test a model with the client's own parameters."""
-    runner = side.runner()
+def evaluate(request: Request, received: RecordDict) -> RecordDict:
+    """Return the score of a model with the client's personal parameters."""
+    runner = request.runner()
     if not len(runner.data(0).client.test):
         return pack_score(None)
     shared, buffers = (tensors(received.array_records[name]) for name in (SHARED, BUFFERS))
-    return pack_score(runner.score_client(shared, buffers, side.memory().get(PERSONAL, {}), 0))
+    return pack_score(runner.score_client(shared, buffers, request.memory().get(PERSONAL, {}), 0))
 
 
 def make_client_app(config: Path | str) -> ClientApp:
@@ -117,12 +117,12 @@ def make_client_app(config: Path | str) -> ClientApp:
     def handle(action: Handler) -> Callable[[Message, Context], Message]:
         def answer(message: Message, context: Context) -> Message:
             try:
-                side = ClientSide(load_config(config, context), context, values(message.content, ABOUT))
-                with repeatable(side.device):
-                    return Message(action(side, message.content), reply_to=message)
-            except Exception as error:  # whatever the data, a loader or a part raises; the log has it all
+                request = Request(load_config(config, context), context, values(message.content, ABOUT))
+                with repeatable(request.device):
+                    return Message(action(request, message.content), reply_to=message)
+            except Exception as error:  # the data, a loader or a part may raise anything; the log has it all
                 traceback.print_exc()
-                raise NodeError(told(error)) from None
+                raise NodeError(describe_error(error)) from None
 
         return answer
 
@@ -131,9 +131,9 @@ def make_client_app(config: Path | str) -> ClientApp:
     app.query("survey")(handle(survey))
     app.train()(handle(train))
     app.evaluate()(handle(evaluate))
-    app.query("row")(handle(client_atlas.row))
-    app.query("pairs")(handle(client_atlas.pairs))
-    app.query("index")(handle(client_atlas.index_row))
-    app.query("adapt")(handle(client_adapting.adapt))
-    app.train("index")(handle(client_atlas.train_index))
+    app.query("row")(handle(atlas.row))
+    app.query("pairs")(handle(atlas.pairs))
+    app.query("index")(handle(atlas.index_row))
+    app.query("adapt")(handle(adapt))
+    app.train("index")(handle(atlas.train_index))
     return app

@@ -1,6 +1,8 @@
-"""A client's part in making an atlas: it encodes its examples at home, and sends what the source needs."""
+"""A client's part in making an atlas: it encodes its examples on its node, and sends the data that the source needs."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from flwr.app import RecordDict
@@ -15,19 +17,17 @@ from fedatlas.atlas.sources import make_atlas
 from fedatlas.client.runner import ClientRunner
 from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError
-from fedatlas.flower.node.request import ClientSide
+from fedatlas.flower.node.request import Request
 from fedatlas.flower.protocol.messages import SHARED, arrays, pack_upload, tensors, unpack_assignment
 from fedatlas.flower.server.atlas import PAIRS, ROW
 
 
-class IndexSide:
+class ClientIndex:
     """The client's examples as vectors, and the index network that reads them."""
 
-    def __init__(self, side: ClientSide) -> None:
-        options = side.config.atlas_settings()
-        if options is None:
-            raise UsageError("this run's config makes no atlas.", code="option-missing", option="atlas.make")
-        self.federation, self.device = side.federation, side.device
+    def __init__(self, request: Request) -> None:
+        options = _atlas_settings(request)
+        self.federation, self.device = request.federation, request.device
         self.settings = AtlasSettings(**options).index_settings()
         self.strategy = options["strategy"]
         self.seed = index_seed(int(options["seed"]))
@@ -37,45 +37,51 @@ class IndexSide:
         self.network = DSAIGN(*widths, self.settings, seed=self.seed)
 
     def pairs(self, limit: int | None) -> Federation:
-        """Return the client with vectors in place of examples, at most so many."""
+        """Return the client with vectors in place of examples, at most ``limit`` of them."""
         return training_pairs(self.federation, self.network.inputs(self.embeddings.examples), limit, self.seed)
 
 
-def row(side: ClientSide, _: RecordDict) -> RecordDict:
-    """Send the client's row of a plain atlas."""
-    options = side.config.atlas_settings()
+def _atlas_settings(request: Request) -> dict[str, Any]:
+    options = request.config.atlas_settings()
     if options is None:
-        raise UsageError("this run's config makes no atlas.", code="option-missing", option="atlas.make")
-    atlas = make_atlas(side.federation, **options, device=str(side.device), progress=False)
+        raise UsageError("the run's config makes no atlas; set atlas.make.", code="option-missing", option="atlas.make")
+    return options
+
+
+def row(request: Request, _: RecordDict) -> RecordDict:
+    """Return the client's row of a plain atlas."""
+    options = _atlas_settings(request)
+    atlas = make_atlas(request.federation, **options, device=str(request.device), progress=False)
     return RecordDict({ROW: arrays({half: table[0] for half, table in atlas.halves.items()})})
 
 
-def pairs(side: ClientSide, _: RecordDict) -> RecordDict:
-    """Send some pairs of an example's vector and its label; only where the config trains the index globally."""
-    index = IndexSide(side)
+def pairs(request: Request, _: RecordDict) -> RecordDict:
+    """Return some pairs of an example's vector and its label; only if the config trains the index globally."""
+    index = ClientIndex(request)
     if index.strategy != "global":
         raise UsageError(
-            "the config does not train the index globally, so no vector of an example leaves this client.",
+            "the config does not train the index globally, so no example's vector leaves this client.",
             code="settings-conflict",
+            strategy=index.strategy,
         )
     found = index.pairs(index.settings.upload)
     own = found.clients[0].train
     return RecordDict({PAIRS: arrays({"inputs": found.data.inputs[own], "labels": found.data.labels[own]})})
 
 
-def train_index(side: ClientSide, received: RecordDict) -> RecordDict:
+def train_index(request: Request, received: RecordDict) -> RecordDict:
     """Train the index network for a round on the client's vectors."""
-    index = IndexSide(side)
+    index = ClientIndex(request)
     algorithm = index_algorithm(index.settings, index.network.targets(index.embeddings.classes))
-    found = index.pairs(index.settings.local_samples).to(side.device)
-    runner = ClientRunner(algorithm, index.network.to(side.device), found, index_work(index.settings), index.seed)
+    found = index.pairs(index.settings.local_samples).to(request.device)
+    runner = ClientRunner(algorithm, index.network.to(request.device), found, index_work(index.settings), index.seed)
     upload, _ = runner.train(unpack_assignment(received), {})
     return pack_upload(upload, remembers=False)
 
 
-def index_row(side: ClientSide, received: RecordDict) -> RecordDict:
-    """Send the client's row of the index, read by the trained network."""
-    index = IndexSide(side)
+def index_row(request: Request, received: RecordDict) -> RecordDict:
+    """Return the client's row of the atlas, made by the trained network."""
+    index = ClientIndex(request)
     trained = tensors(received.array_records[SHARED])
     with torch.no_grad():
         for name, parameter in index.network.named_parameters():

@@ -1,4 +1,4 @@
-"""Hand out a federation: each client's examples as a file or a folder of its own, as a node would have them."""
+"""Export a federation: each client's examples as one file or one folder, as a node would have them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from fedatlas.errors import UsageError
 
 
 def write_npz(federation: Federation, client: int, path: Path | str) -> Path:
-    """Write one client's examples, training and test part, to an npz file that a node can take as its data."""
+    """Write one client's training and test examples to an npz file that a node can take as its data."""
     path = Path(path)
     data, member = federation.data, federation.clients[client]
     if member.transform is not None:
         raise UsageError(
-            f"client {member.name} changes its images as it reads them; a file cannot hold that.",
+            f"client {member.name} has a transform that changes its images when they are read; an npz file cannot "
+            "hold it. Export a federation without transforms.",
             code="content-unfit",
             client=member.name,
         )
@@ -38,12 +39,14 @@ def write_pictures(federation: Federation, client: int, folder: Path | str) -> P
     data, member = federation.data, federation.clients[client]
     if data.kind != "image":
         raise UsageError(
-            f"{data.name} holds {data.kind}, which cannot be written as pictures.", code="kind-mismatch", got=data.kind
+            f"{data.name} holds {data.kind}, which cannot be written as pictures; use write_npz.",
+            code="kind-mismatch",
+            got=data.kind,
         )
     for part, own in (("train", member.train), ("test", member.test)):
         for i in own.tolist():
-            place = folder / part / data.classes[int(data.labels[i])]
-            place.mkdir(parents=True, exist_ok=True)
+            into = folder / part / data.classes[int(data.labels[i])]
+            into.mkdir(parents=True, exist_ok=True)
             pixels = data.inputs[i].permute(1, 2, 0).cpu().numpy()
-            Image.fromarray(pixels.squeeze() if pixels.shape[2] == 1 else pixels).save(place / f"{i:06d}.png")
+            Image.fromarray(pixels.squeeze() if pixels.shape[2] == 1 else pixels).save(into / f"{i:06d}.png")
     return folder

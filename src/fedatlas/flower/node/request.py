@@ -1,4 +1,4 @@
-"""One message's work on a node: whose client it is, on what data, in which run."""
+"""One message to a node, with the node, its data and the run that the message belongs to."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from flwr.app import Context
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.client.runner import ClientRunner
 from fedatlas.config.config import Config
-from fedatlas.errors import UsageError
-from fedatlas.flower.node.memory import ContextShelf, FolderShelf, Shelf
+from fedatlas.flower.node.memory import ContextStore, FolderStore, LostMemoryError, MemoryStore
 from fedatlas.flower.node.settings import Node, open_node
 from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.parts.algorithm import Algorithm
@@ -23,15 +22,15 @@ from fedatlas.parts.types import Memory
 from fedatlas.training.model import make_model
 
 
-class ClientSide:
-    """One message's work: the node, opened, with what the message says of the run."""
+class Request:
+    """One message to a node; ``about`` is the message's description of the run."""
 
     def __init__(self, config: Config, context: Context, about: Mapping[str, Any]) -> None:
         self.config, self.about = config, about
         self.node: Node = open_node(context.node_config, config)
-        self.shelf: Shelf = ContextShelf(context.state)
+        self.store: MemoryStore = ContextStore(context.state)
         if self.node.memory is not None:
-            self.shelf = FolderShelf(self.node.memory / str(about.get("run", "run")))
+            self.store = FolderStore(self.node.memory / str(about.get("run", "run")))
         if "kind" in about:
             data = DataForm.from_values(about).adopt(self.node.federation.data)
             self.federation = replace(self.node.federation, data=data)
@@ -40,11 +39,11 @@ class ClientSide:
         self.device = torch.device(self.node.device)
 
     def algorithm(self) -> Algorithm:
-        """Return the run's algorithm; of an atlas the client knows the form only, and is told what it needs."""
+        """Return the run's algorithm, with zeros for an atlas: the client knows only the form of the run's atlas."""
         return self.config.algorithm(atlas_of_form(str(self.about["atlas"]), self.node.name))
 
     def runner(self) -> ClientRunner:
-        """Return the functions that train and test the client."""
+        """Return the runner that trains and tests the client."""
         algorithm, seeds = self.algorithm(), self.config.seeds()
         name, options = self.config.model(self.federation.data)
         federation = self.federation.to(self.device)
@@ -54,23 +53,23 @@ class ClientSide:
         return runner
 
     def memory(self) -> Memory:
-        """Return what the client remembers, as of the round that the server says is valid."""
+        """Return the client's memory of the round that the server names as valid."""
         try:
-            return self.shelf.take(int(self.about["version"]))
-        except UsageError:
+            return self.store.take(int(self.about["version"]))
+        except LostMemoryError:
             if self.node.forget:
                 return {}
             raise
 
 
 def load_config(path: Path | str, context: Context) -> Config:
-    """Return a run's config, with the run's own settings (``section.key=value``, separated by ``;``) on top."""
+    """Return a run's config with the changes of ``settings`` (``section.key=value``, separated by ``;``)."""
     settings = str(context.run_config.get("settings", ""))
     return Config.load(path, [part.strip() for part in settings.split(";") if part.strip()])
 
 
 def atlas_form(atlas: Atlas | None) -> str:
-    """Return what a client must know of an atlas to build the algorithm: halves, widths and the index's strategy."""
+    """Return the form of an atlas, which a client needs to build the algorithm: halves, widths and the strategy."""
     if atlas is None:
         return ""
     widths = {half: table.shape[1] for half, table in atlas.halves.items()}
@@ -78,10 +77,10 @@ def atlas_form(atlas: Atlas | None) -> str:
 
 
 def atlas_of_form(form: str, name: str) -> Atlas | None:
-    """Return an atlas of one client, with zeros for vectors: it has the form of the server's, and none of its rows."""
+    """Return an atlas of one client that has the form of the server's, with zeros for vectors."""
     if not form:
         return None
-    said = json.loads(form)
-    halves = {half: torch.zeros(1, int(width)) for half, width in said["widths"].items()}
-    provenance = {"strategy": said["strategy"]}
+    described = json.loads(form)
+    halves = {half: torch.zeros(1, int(width)) for half, width in described["widths"].items()}
+    provenance = {"strategy": described["strategy"]}
     return Atlas(names=(name,), halves=halves, sizes=torch.ones(1, dtype=torch.int64), provenance=provenance)

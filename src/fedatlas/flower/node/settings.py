@@ -1,15 +1,15 @@
-"""A node: whose client it is, where its data are, and where it keeps what its client remembers.
+"""A node's settings: its client's name, its data, and the folder for its client's memory.
 
-What the node's config may say (``flower-supernode --node-config``):
+The keys of the node's config (``flower-supernode --node-config``):
 
-client      the client's name, which the node's key is registered under
+client      the client's name, under which the node's key is registered
 data        a folder of pictures, an .npz or a table, as ``fedatlas train --data`` takes them
-loader      a function of your own in place of data, ``module:function`` or ``path/to/file.py:function``
-domain      the client's domain or type, for the server's reports; said only if you set it
+loader      your function in place of data, ``module:function`` or ``path/to/file.py:function``
+domain      the client's domain or type, for the server's reports; sent only if you set it
 held-out    true for a client that is tested but never trains
-memory      a folder for what the client remembers; without one it is lost with the node's process
-forget      true to let the client begin anew where its memory is gone
-device      where to compute, cpu by default
+memory      a folder for the client's memory; without one the memory is lost when the node's process ends
+forget      true to let the client start with an empty memory if its memory is gone
+device      the device to compute on, cpu by default
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedatlas.errors import DataError, UsageError, unknown_name
 
 KEYS = ("client", "data", "loader", "domain", "held-out", "memory", "forget", "device")
 PARTITION = ("partition-id", "num-partitions")
-"""What Flower's simulation tells a node in place of all these."""
+"""The keys that Flower's simulation sets in place of all these."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,7 +36,7 @@ class Node:
 
     name: str
     federation: Federation
-    """The client alone, as if it trained."""
+    """A federation of this client only; the client is not held out in it."""
     memory: Path | None = None
     forget: bool = False
     device: str = "cpu"
@@ -51,7 +51,7 @@ def open_node(settings: Mapping[str, Any], config: Config) -> Node:
         if key not in (*KEYS, *PARTITION):
             raise unknown_name("key in the node's config", key, KEYS)
     if "data" not in settings and "loader" not in settings and PARTITION[0] in settings:
-        return _simulated(int(settings[PARTITION[0]]), config)
+        return _simulated_node(int(settings[PARTITION[0]]), config)
     name = str(settings.get("client", "")).strip()
     if not name:
         raise UsageError(
@@ -73,15 +73,19 @@ def open_node(settings: Mapping[str, Any], config: Config) -> Node:
 
 
 def _own_federation(settings: Mapping[str, Any], config: Config) -> Federation:
-    """Return a federation of one client, from the node's data or its own loader."""
-    if ("data" in settings) == ("loader" in settings):
+    """Return a federation of one client, from the node's data or its loader."""
+    if "data" not in settings and "loader" not in settings:
         raise UsageError(
-            "the node's config must say where the client's data are: either data= or loader=.",
-            code="option-missing",
-            option="data",
+            "the node's config must give the client's data: set data= or loader=.", code="option-missing", option="data"
+        )
+    if "data" in settings and "loader" in settings:
+        raise UsageError(
+            "the node's config gives both data= and loader=; keep one of the two.",
+            code="settings-conflict",
+            options=("data", "loader"),
         )
     seed, fraction = config.seeds().partition, config.values["data"]["test_fraction"]
-    found = load_dataset(str(settings["data"]), seed=seed) if "data" in settings else _loaded(settings)
+    found = load_dataset(str(settings["data"]), seed=seed) if "data" in settings else _load(settings)
     if isinstance(found, Federation):
         if len(found) != 1:
             raise DataError(
@@ -92,30 +96,30 @@ def _own_federation(settings: Mapping[str, Any], config: Config) -> Federation:
             )
         return replace(found, data=config.scaled(found.data))
     found = config.scaled(found)
-    # An official test part is kept; otherwise a share of the examples is set apart, by the run's seed.
+    # Without an official test part, a share of the examples becomes the test part, drawn by the run's seed.
     test = "all" if found.is_test is not None and bool(found.is_test.any()) else "client"
     return federate(found, Iid(num_clients=1), test=test, test_fraction=fraction, seed=seed)
 
 
-def _loaded(settings: Mapping[str, Any]) -> Dataset | Federation:
+def _load(settings: Mapping[str, Any]) -> Dataset | Federation:
     text = str(settings["loader"])
     found = find_function(text, "loader")(dict(settings))
     if not isinstance(found, Dataset | Federation):
         raise DataError(
             f"loader {text} must return a fedatlas.Dataset, or a Federation of one client; got {type(found).__name__}. "
-            "fedatlas.from_arrays makes one from arrays.",
+            "fedatlas.from_arrays makes a Dataset from arrays.",
             code="wrong-type",
             got=type(found).__name__,
         )
     return found
 
 
-def _simulated(position: int, config: Config) -> Node:
+def _simulated_node(position: int, config: Config) -> Node:
     federation = _whole_federation(config.to_toml())
     if not 0 <= position < len(federation):
         raise UsageError(
-            f"the config makes {len(federation)} clients, and this is node {position}. Run the simulation with "
-            f"num-supernodes={len(federation)}.",
+            f"the config makes {len(federation)} clients, but this is node {position}, counted from 0. Run the "
+            f"simulation with num-supernodes={len(federation)}.",
             code="client-position",
             got=position,
             wanted=len(federation),
@@ -131,5 +135,5 @@ def _simulated(position: int, config: Config) -> Node:
 
 @lru_cache(maxsize=1)
 def _whole_federation(config: str) -> Federation:
-    """Return the federation of a config, once for all nodes of a simulation that share a process."""
+    """Return the federation of a config; all simulated nodes of a process share it."""
     return Config.from_text(config).federation()

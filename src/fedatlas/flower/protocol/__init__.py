@@ -1,1 +1,1 @@
-"""The messages between server and nodes, and how they are checked."""
+"""The messages between server and nodes, and their checks."""

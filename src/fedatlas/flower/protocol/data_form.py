@@ -1,4 +1,4 @@
-"""What a server knows of data that it never sees: the form of an example, and the classes."""
+"""The server's knowledge of data that it never sees: the form of an example, and the classes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Member:
     domain: str | None = None
     held_out: bool = False
     key: str = ""
-    """A hash of the public key that its node proved to hold; empty where nodes are not authenticated."""
+    """A hash of its node's public key; empty if nodes are not authenticated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataForm:
-    """The form of examples, on which all clients must agree; classes may differ and are united."""
+    """The form of examples. It must be the same for all clients; only classes may differ, and are merged."""
 
     kind: str
     shape: tuple[int, ...]
@@ -57,7 +57,7 @@ class DataForm:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> DataForm:
-        """Return the form that ``values`` described."""
+        """Return the form from its plain values."""
         return cls(
             kind=str(values["kind"]),
             shape=tuple(int(n) for n in values["shape"]),
@@ -67,8 +67,8 @@ class DataForm:
             std=tuple(float(x) for x in values["std"]),
         )
 
-    def united(self, other: DataForm) -> DataForm:
-        """Return the form with the classes of both; refuse a client whose examples are of another form."""
+    def unite(self, other: DataForm) -> DataForm:
+        """Return the form with the classes of both; raise DataError if the examples have different forms."""
         if replace(self, classes=()) != replace(other, classes=()):
             raise DataError(
                 f"its examples are {other.line()}, the others' are {self.line()}",
@@ -82,7 +82,7 @@ class DataForm:
 
     def adopt(self, data: Dataset) -> Dataset:
         """Return a client's data with its labels numbered by this form's classes."""
-        self.united(DataForm.of(data))
+        self.unite(DataForm.of(data))
         return renumbered(data, self.classes, self.vocabulary)
 
     def line(self) -> str:
@@ -91,10 +91,8 @@ class DataForm:
         words = f", {len(self.vocabulary)} tokens known" if self.vocabulary else ""
         return f"{self.kind} of shape {list(self.shape)}{scaling}{words}"
 
-    def stand_in(
-        self, members: Sequence[Member], sizes: Sequence[int] | None = None, name: str = "flower"
-    ) -> Federation:
-        """Return clients of these names over a few made-up examples: their data are elsewhere."""
+    def stand_in(self, members: Sequence[Member], sizes: Sequence[int] | None = None) -> Federation:
+        """Return these clients with a few random examples, in place of data that the server never sees."""
         sizes = [1] * len(members) if sizes is None else sizes
         total = sum(sizes)
         rng = generator(0, "stand-in")

@@ -1,4 +1,4 @@
-"""What answers must look like: the model's change by the network's shapes, all else by what the parts declare."""
+"""The shapes that replies must have: the network gives the change's, the parts declare all others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedatlas.parts.disclosure import Declared, Dimensions, Shapes, declared, sh
 
 @dataclass(frozen=True, kw_only=True)
 class Expectations:
-    """What every kind of answer looks like."""
+    """The tensors of every kind of reply."""
 
     change: Shapes
     buffers: Shapes
@@ -24,8 +24,8 @@ class Expectations:
     introductions: Declared = Declared()
 
 
-def expect(algorithm: Algorithm, network: nn.Module, form: DataForm) -> Expectations:
-    """Return what an algorithm's clients will send."""
+def expected_replies(algorithm: Algorithm, network: nn.Module, form: DataForm) -> Expectations:
+    """Return the shapes of all that an algorithm's clients will send."""
     bench = Workbench(copy.deepcopy(network), algorithm)
     shared, buffers = bench.shared()
     dimensions = Dimensions.of(bench.model, shared, form.shape, len(form.classes))

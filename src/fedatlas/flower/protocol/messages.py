@@ -1,7 +1,7 @@
-"""What travels over Flower: arrays under names and plain values, never pickle.
+"""The content of Flower's messages: named arrays and plain values, never pickle.
 
-An assignment goes out as the records ``shared``, ``buffers``, ``note/PART`` and ``about``; an answer comes back as
-``change``, ``buffers``, ``note/PART``, ``metrics`` and ``about``.
+An assignment is sent as the records ``shared``, ``buffers``, ``note/PART`` and ``about``. The reply holds ``change``,
+``buffers``, ``note/PART``, ``metrics`` and ``about``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCORE = "score"
 
 
 class BadReplyError(FedatlasError):
-    """An answer that cannot be used; its text is the reason that the record gives."""
+    """A reply cannot be used; the run's record gives the message as the reason."""
 
 
 def arrays(tensors: Tensors) -> ArrayRecord:
@@ -40,7 +40,7 @@ def plain(values: Mapping[str, Any]) -> ConfigRecord:
 
 
 def values(records: RecordDict, name: str) -> dict[str, Any]:
-    """Return the plain values of a record; none where there is no such record."""
+    """Return the plain values of a record; an empty dict if the record is missing."""
     if name in records.metric_records:
         return dict(records.metric_records[name])
     return dict(records.config_records.get(name, {}))
@@ -52,7 +52,7 @@ def pack_memory(prefix: str, memory: Memory) -> dict[str, ArrayRecord]:
 
 
 def unpack_memory(prefix: str, records: RecordDict) -> Memory:
-    """Return what ``pack_memory`` packed under the prefix."""
+    """Return the memory that ``pack_memory`` packed under the prefix."""
     start = f"{prefix}/"
     found = ((name, record) for name, record in records.array_records.items() if name.startswith(start))
     return {name.removeprefix(start): tensors(record) for name, record in found}
@@ -61,7 +61,7 @@ def unpack_memory(prefix: str, records: RecordDict) -> Memory:
 def pack_assignment(
     assignment: Assignment, about: Mapping[str, Any], shared: ArrayRecord, buffers: ArrayRecord
 ) -> RecordDict:
-    """Return an assignment as records; the model's are given, since all clients of a round get the same."""
+    """Return an assignment as records; the model's records are packed already, once for all clients of a round."""
     own = {"round": assignment.round, "rounds": assignment.rounds, "test_own": assignment.test_own}
     return RecordDict(
         {
@@ -74,7 +74,7 @@ def pack_assignment(
 
 
 def unpack_assignment(records: RecordDict) -> Assignment:
-    """Return the assignment that a client received, as client 0 of its own federation of one."""
+    """Return the assignment that a client received; it is client 0 of a federation of one."""
     about = values(records, ABOUT)
     return Assignment(
         round=int(about["round"]),
@@ -88,7 +88,7 @@ def unpack_assignment(records: RecordDict) -> Assignment:
 
 
 def pack_upload(upload: Upload, *, remembers: bool) -> RecordDict:
-    """Return a client's answer as records; ``remembers`` tells the server whether there is a memory to ask for."""
+    """Return a client's upload as records; ``remembers`` says whether the client kept a memory of the round."""
     about = {"num_examples": upload.num_examples, "num_steps": upload.num_steps, "remembers": remembers}
     return RecordDict(
         {
@@ -103,7 +103,7 @@ def pack_upload(upload: Upload, *, remembers: bool) -> RecordDict:
 
 
 def unpack_upload(records: RecordDict, client: int) -> Upload:
-    """Return an answer as the upload of a client of the server's roster."""
+    """Return a reply as the upload of a client; ``client`` is its id on the server."""
     about = values(records, ABOUT)
     return Upload(
         client=client,
@@ -118,7 +118,7 @@ def unpack_upload(records: RecordDict, client: int) -> Upload:
 
 
 def pack_score(score: ClientScore | None) -> RecordDict:
-    """Return a client's score as records; None where it has nothing to be tested on."""
+    """Return a client's score as records; None stands for a client without test examples."""
     return RecordDict({METRICS: MetricRecord({"num_examples": 0}) if score is None else _score_record(score)})
 
 
@@ -141,7 +141,7 @@ def unpack_score(records: RecordDict, client: int, name: str = METRICS) -> Clien
 
 
 def num_bytes(records: RecordDict) -> int:
-    """Return how many bytes of names and values a message carries, without Flower's envelope."""
+    """Return the size of a message in bytes: its names and values, without Flower's envelope."""
     total = sum(len(name) for name in records)
     total += sum(record.count_bytes() for record in records.array_records.values())
     for name in (*records.config_records, *records.metric_records):

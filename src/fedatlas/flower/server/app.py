@@ -1,6 +1,6 @@
-"""The server's side: a ServerApp that plays the simulator's rounds over Flower's grid, and keeps a run like any other.
+"""The server's side: a ServerApp that plays the simulator's rounds over Flower's grid, and writes a usual run folder.
 
-The folder lies on the server. A run that was killed goes on from its last checkpoint when it is started again.
+The folder is on the server. A run that was killed goes on from its last checkpoint when it is started again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from fedatlas.config.config import Config
 from fedatlas.errors import DataError, FedatlasError, UsageError, unknown_name
 from fedatlas.flower.node.request import atlas_form, load_config
 from fedatlas.flower.protocol.data_form import DataForm, Member, natural_order
-from fedatlas.flower.protocol.expectations import expect
+from fedatlas.flower.protocol.expectations import expected_replies
 from fedatlas.flower.server.atlas import NetworkAtlas
-from fedatlas.flower.server.exchange import Conversation, NetworkSettings
+from fedatlas.flower.server.exchange import Exchange, NetworkSettings
 from fedatlas.flower.server.newcomers import adapt_newcomers
 from fedatlas.flower.server.transport import FlowerClients
 from fedatlas.parts.types import Memory
@@ -40,15 +40,15 @@ from fedatlas.training.train import resolve
 
 NETWORK, INTRODUCTIONS, BEFORE = "flower", "introductions.safetensors", "before.json"
 QUIET = 10.0
-"""Seconds without a new client after which a run that waits for no particular number begins."""
+"""Without ``flower.clients`` a run begins when no new client has come for this many seconds."""
 
 
 def make_server_app(config: Path | str) -> ServerApp:
     """Return the ServerApp of a run, from its config file.
 
-    The run's own settings (``flwr run --run-config``): ``folder``, where the run is kept; ``settings``, changes of the
-    config (``section.key=value``, separated by ``;``); ``task``, ``train`` or, when that is done, ``adapt`` to bring
-    in clients that joined later.
+    ``flwr run --run-config`` takes ``folder``, the run's folder; ``settings``, changes of the config
+    (``section.key=value``, separated by ``;``); and ``task``: ``train``, or later ``adapt`` for clients that joined
+    after the training.
 
     >>> app = make_server_app("run.toml")  # doctest: +SKIP
     """
@@ -75,27 +75,30 @@ def _task(context: Context) -> str:
 
 
 def serve(config: Config, grid: Grid, folder: Path) -> Run:
-    """Train over a grid what a config says, in a run folder; go on with the run that is there, if one is."""
+    """Train by a config over a grid, and go on with the run in the folder if there is one."""
     settings = NetworkSettings(**config.values[NETWORK])
-    conversation = Conversation(grid, settings, lambda line: print(line, flush=True))
-    before = _read_before(folder)
-    members, form, identity = _resumed(before) if before else (*_gathered(conversation, settings), secrets.token_hex(8))
-    if before:
-        _gather_again(conversation, members)
+    exchange = Exchange(grid, settings, lambda line: print(line, flush=True))
+    earlier = _read_earlier(folder)
+    if earlier:
+        members, form, identity = _earlier_members(earlier)
+        _gather_again(exchange, members)
+    else:
+        members, form = _gather(exchange, settings)
+        identity = secrets.token_hex(8)
     print(f"{len(members)} clients: {', '.join(member.name for member in members)}", flush=True)
     atlas = None
     if (make := config.atlas_settings()) is not None:
-        maker = NetworkAtlas(conversation, members, form, make, {"run": identity})
+        maker = NetworkAtlas(exchange, members, form, make, {"run": identity})
         with repeatable(torch.device("cpu")):
-            atlas = kept_atlas(folder / ATLAS, maker.make, resume=before is not None)
+            atlas = kept_atlas(folder / ATLAS, maker.make, resume=earlier is not None)
     federation = form.stand_in(members)
     algorithm, choices = config.algorithm(atlas), config.run_settings(federation.data)
     plan, seeds = choices.plan, choices.seeds
     network = make_model(choices.model, choices.model_options, federation, algorithm, seeds.model)
     with repeatable(torch.device("cpu")):
-        expected = expect(algorithm, network, form)
+        expected = expected_replies(algorithm, network, form)
         clients = FlowerClients(
-            conversation,
+            exchange,
             algorithm,
             network,
             members,
@@ -103,16 +106,16 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
             about={"run": identity, "atlas": atlas_form(atlas), **form.values()},
         )
         resolved = resolve(federation, algorithm, network, choices)
-        resolved |= {"federation": _described(members, form), "identity": identity}
+        resolved |= {"federation": _describe(members, form), "identity": identity}
         resolved |= {
             "machine": {**machine(torch.device("cpu"), 1, "flower"), "network": asdict(settings)},
             "versions": versions(),
         }
-        said = clients.introduce(_read_introductions(folder) if before else None)
-        writer = RunWriter(folder, resolved, config=config.to_toml(), resume=before is not None)
+        introductions = clients.introduce(_read_introductions(folder) if earlier else None)
+        writer = RunWriter(folder, resolved, config=config.to_toml(), resume=earlier is not None)
         try:
             writer.begin()
-            _write_introductions(folder, said)
+            _write_introductions(folder, introductions)
             _write_before(folder, clients.remarks(0))
             TrainingLoop(algorithm, federation, clients, plan, seeds, writer, Narrator(plan.rounds)).run()
         finally:
@@ -124,7 +127,7 @@ TASKS: dict[str, Callable[[Config, Grid, Path], Run]] = {"train": serve, "adapt"
 
 
 class Narrator:
-    """Says a line a round, for the log of a server."""
+    """Prints a line for each round to the server's log."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
@@ -136,48 +139,53 @@ class Narrator:
         return None
 
     def start_from(self, round: int) -> None:
-        """Say where a resumed run goes on."""
+        """Print where a resumed run goes on."""
         if round:
             print(f"going on after round {round}", flush=True)
 
     def advance(self, round: int, metrics: Mapping[str, Any]) -> None:
-        """Say that a round is over."""
+        """Print that a round is over."""
         score = f": accuracy {metrics['accuracy']:.1%}" if metrics else ""
         print(f"round {round} of {self.rounds}{score}", flush=True)
 
 
-def _gathered(conversation: Conversation, settings: NetworkSettings) -> tuple[list[Member], DataForm]:
-    """Wait for the clients and return them in the order of the roster, with the form that their data have."""
+def _gather(exchange: Exchange, settings: NetworkSettings) -> tuple[list[Member], DataForm]:
+    """Wait for the clients and return them in the roster's order, with the form of their data."""
     wanted = settings.clients
     if isinstance(wanted, list):
         names = [str(name) for name in wanted]
-        conversation.wait_for(lambda online: online >= set(names), f"the clients {', '.join(names)}")
+        exchange.wait_for(lambda online: online >= set(names), f"the clients {', '.join(names)}")
     elif wanted is not None:
-        conversation.wait_for(lambda online: len(online) >= wanted, f"{wanted} clients")
-        names = sorted(conversation.known, key=_roster_order(conversation))[:wanted]
+        exchange.wait_for(lambda online: len(online) >= wanted, f"{wanted} clients")
+        names = sorted(exchange.known, key=_roster_order(exchange))[:wanted]
     else:
-        names = _all_there_are(conversation)
-    found = [conversation.known[name] for name in names]
+        names = _wait_for_all(exchange)
+    found = [exchange.known[name] for name in names]
     form = found[0].form
-    for introduced in found[1:]:
+    for known in found[1:]:
         try:
-            form = form.united(introduced.form)
+            form = form.unite(known.form)
         except DataError as error:
-            raise DataError(f"client {introduced.member.name}: {error}. All clients' examples must be alike.") from None
-    return [introduced.member for introduced in found], form
+            raise DataError(
+                f"client {known.member.name}: {error}. All clients' examples must have the same form.",
+                code=error.code,
+                client=known.member.name,
+                **error.fields,
+            ) from None
+    return [known.member for known in found], form
 
 
-def _gather_again(conversation: Conversation, members: Sequence[Member]) -> None:
-    """Wait for the clients of a run that goes on; nodes need a while to find a server that was started anew."""
+def _gather_again(exchange: Exchange, members: Sequence[Member]) -> None:
+    """Wait for the clients of a resumed run: nodes need a while to find a restarted server."""
     names = {member.name for member in members}
     try:
-        conversation.wait_for(names.issubset, f"the run's clients {', '.join(sorted(names))}")
+        exchange.wait_for(names.issubset, f"the run's clients {', '.join(sorted(names))}")
     except UsageError:
-        missing = ", ".join(sorted(names - conversation.look()))
-        conversation.say(f"going on without {missing} until they return")
+        missing = ", ".join(sorted(names - exchange.connected()))
+        exchange.say(f"going on without {missing} until they return")
 
 
-def _all_there_are(conversation: Conversation) -> list[str]:
+def _wait_for_all(exchange: Exchange) -> list[str]:
     seen: set[str] = set()
     since = time.monotonic()
 
@@ -185,23 +193,23 @@ def _all_there_are(conversation: Conversation) -> list[str]:
         nonlocal since, seen
         if online != seen:
             seen, since = set(online), time.monotonic()
-        everyone = conversation.simulated and len(online) == len(list(conversation.grid.get_node_ids()))
+        everyone = exchange.simulated and len(online) == len(list(exchange.grid.get_node_ids()))
         return bool(online) and (everyone or time.monotonic() - since > QUIET)
 
-    names = conversation.wait_for(settled, "clients")
-    return sorted(names, key=_roster_order(conversation))
+    names = exchange.wait_for(settled, "clients")
+    return sorted(names, key=_roster_order(exchange))
 
 
-def _roster_order(conversation: Conversation) -> Any:
+def _roster_order(exchange: Exchange) -> Any:
     def key(name: str) -> tuple[int, Any]:
-        position = conversation.known[name].position
+        position = exchange.known[name].position
         return (0, position) if position is not None else (1, natural_order(name))
 
     return key
 
 
-def _described(members: Sequence[Member], form: DataForm) -> dict[str, Any]:
-    """Return what the record says of the federation; label counts stay with the clients."""
+def _describe(members: Sequence[Member], form: DataForm) -> dict[str, Any]:
+    """Return the record of the federation; label counts stay with the clients."""
     clients: list[dict[str, Any]] = [
         {
             "name": m.name,
@@ -226,24 +234,28 @@ def _described(members: Sequence[Member], form: DataForm) -> dict[str, Any]:
     }
 
 
-def _read_before(folder: Path) -> dict[str, Any] | None:
+def _read_earlier(folder: Path) -> dict[str, Any] | None:
     if not (folder / RESOLVED).exists():
         return None
     resolved = Run(folder).resolved
     if "identity" not in resolved:
-        raise UsageError(f"{folder} holds a run that was not made over Flower; choose another folder.")
+        raise UsageError(
+            f"{folder} holds a run that was not made over Flower; choose another folder.",
+            code="run-unfit",
+            path=str(folder),
+        )
     return resolved
 
 
-def _write_introductions(folder: Path, said: Mapping[str, Memory]) -> None:
-    """Keep what clients said before the first round: a run that goes on needs it, and they say it once."""
-    joined = {f"{name}/{part}": own for name, memory in said.items() for part, own in memory.items()}
+def _write_introductions(folder: Path, introductions: Mapping[str, Memory]) -> None:
+    """Save the clients' introductions: they are sent once, and a resumed run needs them."""
+    joined = {f"{name}/{part}": own for name, memory in introductions.items() for part, own in memory.items()}
     if joined:
         atomic_write(folder / INTRODUCTIONS, memory_to_bytes(joined))
 
 
 def _write_before(folder: Path, remarks: Mapping[str, Any]) -> None:
-    """Keep who got and sent how much before round 1, for the atlas and for what the algorithm must know at first."""
+    """Save the log of the time before round 1: the bytes of the atlas and of the introductions."""
     if not (folder / BEFORE).exists():
         atomic_write(folder / BEFORE, json.dumps(remarks, indent=1).encode())
 
@@ -251,14 +263,14 @@ def _write_before(folder: Path, remarks: Mapping[str, Any]) -> None:
 def _read_introductions(folder: Path) -> dict[str, Memory]:
     if not (folder / INTRODUCTIONS).exists():
         return {}
-    said: dict[str, Memory] = {}
+    introductions: dict[str, Memory] = {}
     for key, own in memory_from_bytes((folder / INTRODUCTIONS).read_bytes()).items():
         name, _, part = key.rpartition("/")
-        said.setdefault(name, {})[part] = own
-    return said
+        introductions.setdefault(name, {})[part] = own
+    return introductions
 
 
-def _resumed(resolved: Mapping[str, Any]) -> tuple[list[Member], DataForm, str]:
+def _earlier_members(resolved: Mapping[str, Any]) -> tuple[list[Member], DataForm, str]:
     federation = resolved["federation"]
     fields = ("name", "domain", "held_out", "num_train", "num_test", "key")
     members = [Member(**{field: client[field] for field in fields}) for client in federation["clients"]]

@@ -1,8 +1,8 @@
-"""An atlas made over the network before round 1: clients encode at home.
+"""An atlas made over the network before round 1: each client encodes its examples on its node.
 
-federated   FedAvg trains the index network by the same rounds that train any model; no vector of an example leaves
+federated   FedAvg trains the index network by the usual rounds; no example's vector leaves a client
 global      each client uploads some pairs (example vector, label) and the server trains; only if the config says so
-others      each client computes its own row at home and sends it
+others      each client computes its row on its node and sends it
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedatlas.flower.protocol.checks import check_arrays
 from fedatlas.flower.protocol.data_form import DataForm, Member
 from fedatlas.flower.protocol.expectations import Expectations
 from fedatlas.flower.protocol.messages import ABOUT, SHARED, BadReplyError, arrays, plain
-from fedatlas.flower.server.exchange import Conversation
+from fedatlas.flower.server.exchange import Exchange
 from fedatlas.flower.server.transport import TRIES, FlowerClients
 from fedatlas.parts.disclosure import Shape, Shapes, shapes
 from fedatlas.parts.types import Tensors
@@ -44,17 +44,17 @@ PAIRS, ROW = "pairs", "row"
 
 
 class NetworkAtlas:
-    """Makes an atlas of the members of a run."""
+    """Makes an atlas of a run's clients."""
 
     def __init__(
         self,
-        conversation: Conversation,
+        exchange: Exchange,
         members: Sequence[Member],
         form: DataForm,
         options: Mapping[str, Any],
         about: Mapping[str, Any],
     ) -> None:
-        self.conversation, self.members, self.form = conversation, list(members), form
+        self.exchange, self.members, self.form = exchange, list(members), form
         self.about = {**about, **form.values()}
         self.source, self.strategy = options.get("source", "client2vec"), options["strategy"]
         self.epochs, self.seed = int(options.get("epochs", EPOCHS)), int(options["seed"])
@@ -93,7 +93,7 @@ class NetworkAtlas:
         return self._atlas(rows, provenance)
 
     def _sample(self) -> Embeddings:
-        """Return what the encoder makes of made-up examples: it tells widths, and the vectors of the classes."""
+        """Return embeddings of random examples, for their widths and for the vectors of the classes."""
         encoder = make_encoder(self.encoder, **self.encoder_options)
         return encoder.encode(self.form.stand_in(self.members[:1], [2]), progress=False)
 
@@ -101,14 +101,14 @@ class NetworkAtlas:
         algorithm = index_algorithm(self.settings, targets)
         expected = Expectations(change=shapes({**dict(network.named_parameters())}), buffers={})
         clients = FlowerClients(
-            self.conversation, algorithm, network, self.members, expected, about=self.about, action="index"
+            self.exchange, algorithm, network, self.members, expected, about=self.about, action="index"
         )
         num_clients = sum(not member.held_out for member in self.members)
         size = TrainingPlan(rounds=self.epochs, cohort=self.settings.cohort).cohort_size(num_clients)
         loss = 0.0
         for state, record, *_ in play(algorithm, clients, rounds=self.epochs, cohort_size=size, seed=own):
             loss = sum(record.weights[client] * own_loss for client, own_loss in record.losses.items())
-            self.conversation.say(f"index: round {state.round} of {self.epochs}, loss {loss:.3f}")
+            self.exchange.say(f"index: round {state.round} of {self.epochs}, loss {loss:.3f}")
         network.load_state_dict({**state.shared, **state.buffers}, strict=False)
         return loss
 
@@ -129,9 +129,19 @@ class NetworkAtlas:
         found = check_arrays(records, PAIRS, wanted)
         labels = found["labels"]
         if not len(labels) or len(labels) != len(found["inputs"]) or len(labels) > self.settings.upload:
-            raise BadReplyError(f"{len(labels)} labels for {len(found['inputs'])} vectors")
+            limit, inputs = self.settings.upload, len(found["inputs"])
+            raise BadReplyError(
+                f"{len(labels)} labels for {inputs} vectors; wanted as many, at least 1 and at most {limit}",
+                code="wrong-count",
+                got=(len(labels), inputs),
+                limit=limit,
+            )
         if int(labels.min()) < 0 or int(labels.max()) >= len(self.form.classes):
-            raise BadReplyError("a label is none of the classes")
+            raise BadReplyError(
+                f"labels must be in [0, {len(self.form.classes)}), got {int(labels.min())} to {int(labels.max())}",
+                code="out-of-range",
+                got=(int(labels.min()), int(labels.max())),
+            )
         return found
 
     def _rows(self, kind: str, shared: Tensors, form: Shapes) -> dict[str, Tensors]:
@@ -140,19 +150,22 @@ class NetworkAtlas:
     def _ask(
         self, kind: str, shared: Tensors, members: Sequence[Member], check: Callable[[RecordDict], Tensors]
     ) -> dict[str, Tensors]:
-        """Return what every member answers; nobody can be missing in an atlas."""
+        """Return the reply of every member; raise UsageError if one is missing after all tries."""
         answers: dict[str, Tensors] = {}
         down = arrays(shared)
         for _ in range(TRIES):
             missing = [m.name for m in members if m.name not in answers]
             if not missing:
                 return answers
-            self.conversation.wait_for(set(missing).issubset, f"{', '.join(missing)}, for the atlas")
+            self.exchange.wait_for(set(missing).issubset, f"{', '.join(missing)}, to make the atlas")
             contents = {name: RecordDict({SHARED: down, ABOUT: plain(self.about)}) for name in missing}
-            answers |= self.conversation.ask(kind, contents, lambda _, records: check(records), round=0, stage="atlas")
-        silent = ", ".join(m.name for m in members if m.name not in answers)
-        if silent:
-            raise UsageError(f"{silent} did not give what the atlas needs; look at the nodes' logs.")
+            answers |= self.exchange.ask(kind, contents, lambda _, records: check(records), round=0, stage="atlas")
+        if silent := [m.name for m in members if m.name not in answers]:
+            raise UsageError(
+                f"the atlas needs the replies of {', '.join(silent)}; look at the nodes' logs.",
+                code="reply-missing",
+                clients=silent,
+            )
         return answers
 
     def _atlas(self, rows: Mapping[str, Tensors], provenance: Mapping[str, Any]) -> Atlas:

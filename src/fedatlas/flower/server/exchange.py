@@ -1,6 +1,6 @@
-"""The server's conversation with nodes: who is there under which name, questions with a deadline, and their answers.
+"""Messages between the server and the nodes: which clients are connected, requests with a deadline, and replies.
 
-Whoever does not answer, or not as wanted, is left out and written down with the reason; the round goes on.
+A client without a usable reply is left out, and the record gives the reason; the round goes on.
 """
 
 from __future__ import annotations
@@ -21,56 +21,65 @@ from fedatlas.flower.protocol.messages import ABOUT, BadReplyError, num_bytes, v
 
 HELLO = "query.hello"
 POLL = 0.25
-"""Seconds between two looks for answers."""
+"""Seconds between two looks for replies."""
 LOOK = 5.0
-"""Seconds between two looks at who is still there."""
+"""Seconds between two looks for nodes that are connected."""
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """How the server waits, from a config's section [flower]."""
+    """The settings of the network: a config's section [flower]."""
 
     clients: int | list[str] | None = None
-    """How many clients the run waits for before it begins, or their names in the order of the roster."""
+    """The number of clients to wait for before round 1, or their names in the roster's order."""
     minimum: int | float = 1
-    """Answers without which a round changes nothing, a number or a fraction of the cohort."""
+    """The fewest replies with which a round changes the model: a number, or a fraction of the cohort."""
     deadline: float = 600.0
-    """Seconds that clients have for an answer."""
+    """Seconds that clients have to reply."""
     wait: float = 600.0
-    """Seconds that the server waits for clients before it begins, or when too few are there."""
+    """Seconds that the server waits for clients before it begins, or when too few are connected."""
     insecure: bool = False
-    """Accept nodes whose name no registered key stands for."""
+    """Whether to accept nodes whose key is not registered under a name."""
     adapt: dict[str, Any] = field(default_factory=dict)
-    """How a newcomer adapts: options of ``Adapter.adapt``, such as rounds and steps."""
+    """Options of ``Adapter.adapt`` for newcomers, such as rounds and steps."""
 
     def __post_init__(self) -> None:
         for title in ("deadline", "wait"):
-            if not getattr(self, title) > 0:
-                raise UsageError(f"flower.{title} must be above 0 seconds, got {getattr(self, title)}.")
+            seconds = getattr(self, title)
+            if not seconds > 0:
+                name = f"flower.{title}"
+                raise UsageError(
+                    f"{name} must be above 0 seconds, got {seconds}.", code="out-of-range", name=name, got=seconds
+                )
         fraction = isinstance(self.minimum, float)
         if not (0 < self.minimum <= 1 if fraction else self.minimum >= 1):
-            raise UsageError(f"flower.minimum must be at least 1 answer, or a fraction in (0, 1]; got {self.minimum}.")
+            raise UsageError(
+                f"flower.minimum must be at least 1 reply, or a fraction in (0, 1]; got {self.minimum}.",
+                code="out-of-range",
+                name="flower.minimum",
+                got=self.minimum,
+            )
 
     def least(self, cohort: int) -> int:
-        """Return how many answers a cohort of this size must give."""
+        """Return the fewest replies that a cohort of this size must give."""
         wanted = self.minimum if isinstance(self.minimum, int) else max(1, round(self.minimum * cohort))
         return min(wanted, cohort)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Introduced:
-    """A client that said who it is."""
+class KnownClient:
+    """A client that has sent its name and the form of its data."""
 
     member: Member
     form: DataForm
     position: int | None
-    """Its position in a simulation."""
+    """The client's position in a simulation."""
 
 
 @dataclass(frozen=True)
-class Page:
-    """What is written down of one round."""
+class RoundLog:
+    """The network's part in the record of one round."""
 
     left_out: list[dict[str, str]] = field(default_factory=list)
     """The clients that were left out: client, stage, reason."""
@@ -78,28 +87,28 @@ class Page:
     """Bytes down to and up from each client."""
 
 
-class Conversation:
-    """Asks nodes, by their clients' names, and collects their answers."""
+class Exchange:
+    """Sends requests to nodes, by their clients' names, and collects the replies."""
 
     def __init__(self, grid: Grid, settings: NetworkSettings, say: Callable[[str], None] = print) -> None:
         self.grid, self.settings, self.say = grid, settings, say
         self.simulated = type(grid).__name__ == "InMemoryGrid"
-        self.known: dict[str, Introduced] = {}
-        """The clients that said who they are, by name."""
-        self._pages: dict[int, Page] = {0: Page()}
-        self._page = self._pages[0]
+        self.known: dict[str, KnownClient] = {}
+        """The clients that have introduced themselves, by name."""
+        self._logs: dict[int, RoundLog] = {0: RoundLog()}
+        self._log = self._logs[0]
         self._nodes: dict[str, int] = {}
         self._asked: dict[str, int] = {}
         self._strangers: dict[int, Any] = {}
         self._refused: set[int] = set()
 
-    def look(self) -> set[str]:
-        """Return the names of the clients whose nodes are connected, and ask nodes that came anew who they are."""
+    def connected(self) -> set[str]:
+        """Return the names of the clients whose nodes are connected, and ask new nodes for their client's name."""
         online = {int(node.node_id): node for node in self.grid.get_nodes()}
-        self._refused &= online.keys()  # one that went and came back may say something else now
+        self._refused &= online.keys()  # a node that comes back may have been corrected
         known = {*self._strangers, *self._nodes.values(), *self._refused}
         self._send_hello([node for node in online if node not in known], online)
-        self._hear_hellos()
+        self._pull_hellos()
         return {name for name, node in self._nodes.items() if node in online}
 
     def _send_hello(self, nodes: list[int], online: Mapping[int, Any]) -> None:
@@ -111,7 +120,7 @@ class Conversation:
             if identity is not None:
                 self._asked[str(identity)] = node
 
-    def _hear_hellos(self) -> None:
+    def _pull_hellos(self) -> None:
         if not self._asked:
             return
         for reply in self.grid.pull_messages(list(self._asked)):
@@ -120,40 +129,48 @@ class Conversation:
                 continue
             info = self._strangers.pop(node)
             try:
-                self._welcome(node, info, reply)
+                self._accept(node, info, reply)
             except (BadReplyError, DataError) as error:
                 self._refused.add(node)
                 self.say(f"refused node {node}: {error}")
-                self._page.left_out.append({"client": f"node {node}", "stage": "hello", "reason": str(error)})
+                self._log.left_out.append({"client": f"node {node}", "stage": "hello", "reason": str(error)})
 
-    def _welcome(self, node: int, info: Any, reply: Message) -> None:
+    def _accept(self, node: int, info: Any, reply: Message) -> None:
+        """Note a node's client; raise BadReplyError if the node may not stand for it."""
         about = _read_hello(reply)
         name, registered = about.member.name, str(getattr(info, "name", "") or "")
         if not registered and not self.settings.insecure and not self.simulated:
             raise BadReplyError(
-                f"it says it is {name!r}, but its key is registered under no name. Register it with `flwr supernode "
-                "register KEY.pub --name NAME`, or set flower.insecure=true"
+                f"it states the name {name!r}, but its key is not registered. Register it with `flwr supernode "
+                "register KEY.pub --name NAME`, or set flower.insecure=true",
+                code="key-unregistered",
+                client=name,
             )
         if registered and registered != name:
-            raise BadReplyError(f"it says it is {name!r}, but its key is registered as {registered!r}")
+            raise BadReplyError(
+                f"it states the name {name!r}, but its key is registered as {registered!r}",
+                code="key-mismatch",
+                client=name,
+                registered=registered,
+            )
         key = hashlib.sha256(bytes(info.public_key)).hexdigest()[:16] if registered else ""
         online = {int(other.node_id) for other in self.grid.get_nodes()}
         before = self._nodes.get(name)
         if before is not None and before != node and before in online and registered:
-            raise BadReplyError(f"another node is connected as {name!r}")
+            raise BadReplyError(f"another node is connected as {name!r}", code="name-taken", client=name)
         self._nodes[name] = node
         member = Member(**{**vars(about.member), "key": key})
-        self.known[name] = Introduced(member=member, form=about.form, position=about.position)
+        self.known[name] = KnownClient(member=member, form=about.form, position=about.position)
 
-    def turn_to(self, round: int) -> None:
-        """Write down what happens from here on under a round; the pages of earlier rounds are dropped."""
-        if round not in self._pages:
-            self._pages = {round: Page()}
-        self._page = self._pages[round]
+    def start_round(self, round: int) -> None:
+        """Begin the log of a round, and drop the logs of earlier rounds."""
+        if round not in self._logs:
+            self._logs = {round: RoundLog()}
+        self._log = self._logs[round]
 
-    def page(self, round: int) -> Page:
-        """Return what was written down under a round; 0 is the time before the first."""
-        return self._pages.get(round, Page())
+    def log(self, round: int) -> RoundLog:
+        """Return the log of a round; 0 is the time before the first round."""
+        return self._logs.get(round, RoundLog())
 
     def ask(
         self,
@@ -164,7 +181,7 @@ class Conversation:
         round: int,
         stage: str,
     ) -> dict[str, Answer]:
-        """Send each client its message and return what ``check`` makes of the answers, by name."""
+        """Send each client its message and return the replies, read by ``check``, by client name."""
         return dict(self.send(kind, contents, check, round=round, stage=stage))
 
     def send(
@@ -176,19 +193,19 @@ class Conversation:
         round: int,
         stage: str,
     ) -> Iterator[tuple[str, Answer]]:
-        """Send each client its message, and return an iterator over names and checked answers as they arrive."""
-        online = self.look()
+        """Send each client its message, and return an iterator over names and checked replies as they arrive."""
+        online = self.connected()
         for name in contents:
             if name not in online:
-                self.drop(name, stage, "its node is not connected")
+                self.leave_out(name, stage, "its node is not connected")
         names = [name for name in contents if name in online]
-        # Beyond the deadline, so that the server says that no answer came; a node gets no message that is older.
+        # A message lives a little longer than the deadline, so that the server, not Flower, reports a missing reply.
         life = self.settings.deadline + LOOK
         messages = [Message(contents[n], self._nodes[n], kind, ttl=life, group_id=str(round)) for n in names]
         waiting: dict[str, str] = {}
         for name, identity in zip(names, self.grid.push_messages(messages) if names else [], strict=True):
             if identity is None:
-                self.drop(name, stage, "the message could not be sent")
+                self.leave_out(name, stage, "the message could not be sent")
                 continue
             waiting[str(identity)] = name
             self._count(name, "down", num_bytes(contents[name]))
@@ -202,7 +219,7 @@ class Conversation:
             try:
                 answer = self._read(name, reply, sent[name], check)
             except BadReplyError as error:
-                self.drop(name, stage, str(error))
+                self.leave_out(name, stage, str(error))
                 continue
             yield name, answer
 
@@ -218,64 +235,77 @@ class Conversation:
                 return
             if passed > self.settings.deadline:
                 for name in waiting.values():
-                    self.drop(name, stage, f"no answer within {self.settings.deadline:g} seconds")
+                    self.leave_out(name, stage, f"no reply within {self.settings.deadline:g} seconds")
                 return
             if time.monotonic() - looked > LOOK:
                 looked = time.monotonic()
-                online = self.look()
+                online = self.connected()
                 for identity, name in list(waiting.items()):
                     if name not in online:
                         del waiting[identity]
-                        self.drop(name, stage, "its node was disconnected before it answered")
+                        self.leave_out(name, stage, "its node was disconnected before it replied")
             time.sleep(POLL)
 
     def _read(self, name: str, reply: Message, sent: int, check: Callable[[str, RecordDict], Answer]) -> Answer:
-        if reply.has_error():
-            raise BadReplyError(f"the node reports: {' '.join(str(reply.error.reason).split())}")
+        _raise_node_error(reply)
         self._count(name, "up", num_bytes(reply.content))
         check_size(reply.content, sent)
         try:
             return check(name, reply.content)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise BadReplyError(f"it cannot be read: {error!r}") from error
+            raise BadReplyError(f"the reply cannot be read: {error!r}", code="reply-unreadable") from error
 
-    def drop(self, name: str, stage: str, reason: str) -> None:
-        """Write down that a client is left out."""
-        self._page.left_out.append({"client": name, "stage": stage, "reason": reason})
+    def leave_out(self, name: str, stage: str, reason: str) -> None:
+        """Log that a client is left out."""
+        self._log.left_out.append({"client": name, "stage": stage, "reason": reason})
         self.say(f"left out {name} ({stage}): {reason}")
 
     def _count(self, name: str, way: str, size: int) -> None:
-        entry = self._page.bytes.setdefault(name, {"down": 0, "up": 0})
+        entry = self._log.bytes.setdefault(name, {"down": 0, "up": 0})
         entry[way] += size
 
     def wait_for(self, enough: Callable[[set[str]], bool], what: str) -> set[str]:
-        """Wait until enough clients are there and return who is; give up when the time to wait is over."""
-        began, told = time.monotonic(), 0.0
+        """Wait until enough clients are connected and return them; raise UsageError after ``flower.wait`` seconds."""
+        began, reported = time.monotonic(), 0.0
         while True:
-            online = self.look()
+            online = self.connected()
             if enough(online):
                 return online
             passed = time.monotonic() - began
             if passed > self.settings.wait:
-                there = ", ".join(sorted(online)) or "nobody"
                 raise UsageError(
-                    f"waited {self.settings.wait:g} seconds for {what}; there is {there}. Start the nodes, or change "
-                    "flower.clients, flower.minimum or flower.wait, and run again: it goes on where it was."
+                    f"waited {self.settings.wait:g} seconds for {what}; connected: {_listed(online)}. Start the nodes, "
+                    "or change flower.clients, flower.minimum or flower.wait. Then run again: the run goes on.",
+                    code="clients-missing",
+                    seconds=self.settings.wait,
+                    connected=sorted(online),
                 )
-            if passed - told > 30:
-                told = passed
-                self.say(f"waiting for {what}; there is {', '.join(sorted(online)) or 'nobody'}")
+            if passed - reported > 30:
+                reported = passed
+                self.say(f"waiting for {what}; connected: {_listed(online)}")
             time.sleep(POLL)
 
 
-def _read_hello(reply: Message) -> Introduced:
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+def _raise_node_error(reply: Message) -> None:
+    """Raise BadReplyError if a node sends an error in place of a reply."""
     if reply.has_error():
-        raise BadReplyError(f"the node reports: {' '.join(str(reply.error.reason).split())}")
+        reason = " ".join(str(reply.error.reason).split())
+        raise BadReplyError(f"the node reports: {reason}", code="node-error", reason=reason)
+
+
+def _read_hello(reply: Message) -> KnownClient:
+    _raise_node_error(reply)
     try:
         about = values(reply.content, ABOUT)
         name = str(about["name"])
         if not name.strip() or len(name) > 200 or not name.isprintable():
-            raise BadReplyError(f"{name!r} is no name for a client")
+            raise BadReplyError(
+                f"a client's name must be 1 to 200 printable characters, got {name!r}", code="client-name", got=name
+            )
         member = Member(
             name=name,
             num_train=int(about["num_train"]),
@@ -285,7 +315,12 @@ def _read_hello(reply: Message) -> Introduced:
         )
         form, position = DataForm.from_values(about), int(about["position"])
     except (KeyError, TypeError, ValueError) as error:
-        raise BadReplyError(f"what it says of itself cannot be read: {error!r}") from error
+        raise BadReplyError(f"its introduction cannot be read: {error!r}", code="reply-unreadable") from error
     if not 1 <= member.num_train < 1 << 50 or not 0 <= member.num_test < 1 << 50:
-        raise BadReplyError(f"it says it has {member.num_train} examples to train on and {member.num_test} for test")
-    return Introduced(member=member, form=form, position=None if position < 0 else position)
+        raise BadReplyError(
+            f"its counts are out of range: {member.num_train} training and {member.num_test} test examples",
+            code="out-of-range",
+            num_train=member.num_train,
+            num_test=member.num_test,
+        )
+    return KnownClient(member=member, form=form, position=None if position < 0 else position)

@@ -12,31 +12,30 @@ from torch import Tensor, nn
 
 from fedatlas.client.model import Workbench
 from fedatlas.errors import UsageError
-from fedatlas.flower.protocol.checks import check_said, check_score, check_upload
+from fedatlas.flower.protocol.checks import check_notes, check_score, check_upload
 from fedatlas.flower.protocol.data_form import Member
 from fedatlas.flower.protocol.expectations import Expectations
 from fedatlas.flower.protocol.messages import ABOUT, BUFFERS, SHARED, arrays, pack_assignment, plain, values
-from fedatlas.flower.server.exchange import Conversation
+from fedatlas.flower.server.exchange import Exchange
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.types import Assignment, ClientInfo, ClientScore, InitialModel, Memory, Tensors, Upload
 
 REMEMBERS, ROUND = "remembers", "round"
-"""What a checkpoint says of a client: the round whose memory the client must take up. The memory itself is not here."""
-
+"""The entry of a client in a checkpoint: the round of its valid memory. The memory itself is on the node."""
 
 TRIES = 3
-"""How often clients are asked what nobody can go on without."""
+"""How often clients are asked for a reply that the run cannot go on without."""
 
 
 class FlowerClients:
-    """Asks nodes to survey, train and test, and takes the answers of those that answer in time and form.
+    """Asks nodes to survey, train and test, and takes the replies that arrive in time and pass the checks.
 
-    ``run`` sets this run's memories apart on nodes; ``about`` is what every message says of the run.
+    ``about`` is sent with every message and describes the run; its ``run`` names the run's memories on the nodes.
     """
 
     def __init__(
         self,
-        conversation: Conversation,
+        exchange: Exchange,
         algorithm: Algorithm,
         network: nn.Module,
         members: Sequence[Member],
@@ -45,13 +44,13 @@ class FlowerClients:
         about: Mapping[str, Any],
         action: str = "",
     ) -> None:
-        self.conversation, self.members, self.expected, self.about = conversation, list(members), expected, dict(about)
+        self.exchange, self.members, self.expected, self.about = exchange, list(members), expected, dict(about)
         self.algorithm, self._bench = algorithm, Workbench(network, algorithm)
         self.roster: list[ClientInfo] = [
             ClientInfo(id=i, name=m.name, num_examples=m.num_train, held_out=m.held_out) for i, m in enumerate(members)
         ]
         self.memory: MutableMapping[int, Memory] = {}
-        """For each client, the round whose memory is the valid one."""
+        """The round of each client's valid memory."""
         self.changed: set[int] = set()
         self._action = f".{action}" if action else ""
         self._saved: dict[int, Memory] = {}
@@ -60,7 +59,7 @@ class FlowerClients:
         self._records: tuple[Tensors, Tensors, ArrayRecord, ArrayRecord] | None = None
 
     def introduce(self, known: Mapping[str, Memory] | None = None) -> dict[str, Memory]:
-        """Ask all clients what the algorithm's parts must know of them, where it is not known; return all of it."""
+        """Ask all clients that are not in ``known`` for their introductions, and return all introductions by name."""
         if not self.expected.introductions.shapes:
             return {}
         answers = dict(known or {})
@@ -69,30 +68,32 @@ class FlowerClients:
             missing = {m.name: i for i, m in enumerate(self.members) if m.name not in answers}
             if not missing:
                 break
-            self.conversation.wait_for(set(missing).issubset, f"{', '.join(missing)}, to hear of their data")
-            answers |= self.conversation.ask(
+            self.exchange.wait_for(set(missing).issubset, f"the introductions of {', '.join(missing)}")
+            answers |= self.exchange.ask(
                 "query.introduce",
                 {name: RecordDict({ABOUT: self._about(i)}) for name, i in missing.items()},
-                lambda name, records: check_said(records, self.expected.introductions, held_out=held_out[name]),
+                lambda name, records: check_notes(records, self.expected.introductions, held_out=held_out[name]),
                 round=0,
                 stage="introduction",
             )
         if silent := [m.name for m in self.members if m.name not in answers]:
             raise UsageError(
-                f"{', '.join(silent)} did not say what {self.algorithm.name} must know before the first round. "
-                "Look at the nodes' logs, or leave these clients out of flower.clients."
+                f"{', '.join(silent)} did not send the introduction that {self.algorithm.name} needs before round 1. "
+                "Look at the nodes' logs, or leave these clients out of flower.clients.",
+                code="reply-missing",
+                clients=silent,
             )
         self.roster = [replace(client, introduction=answers[client.name]) for client in self.roster]
         return answers
 
     def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
-        """Return what clients answer before training, by client id."""
+        """Return the clients' survey replies, by client id."""
         self._begin(assignments)
         contents = {self.members[a.client].name: self._packed(a) for a in assignments}
-        answers = self.conversation.ask(
+        answers = self.exchange.ask(
             "query.survey",
             contents,
-            lambda _, records: check_said(records, self.expected.surveys),
+            lambda _, records: check_notes(records, self.expected.surveys),
             round=assignments[0].round,
             stage="survey",
         )
@@ -105,7 +106,7 @@ class FlowerClients:
         return InitialModel(*self._bench.shared(), frozenset(self._bench.personal))
 
     def train(self, assignments: Sequence[Assignment]) -> Iterator[Upload]:
-        """Start training, and return an iterator over the uploads; memory counts from ``commit`` on."""
+        """Start training, and return an iterator over the uploads; new memories become valid with ``commit``."""
         self._begin(assignments)
         self._pending = {}
         ids = {self._name(a): a.client for a in assignments}
@@ -121,17 +122,19 @@ class FlowerClients:
         contents = {self._name(a): self._packed(a) for a in assignments if a.client not in self._silent}
         self._silent = set()
         number = assignments[0].round
-        arriving = self.conversation.send(f"train{self._action}", contents, check, round=number, stage="training")
+        arriving = self.exchange.send(f"train{self._action}", contents, check, round=number, stage="training")
         return self._uploads(arriving, list(ids), number, remembers)
 
     def _uploads(
         self, arriving: Iterator[tuple[str, Upload]], names: Sequence[str], number: int, remembers: Mapping[int, bool]
     ) -> Iterator[Upload]:
-        """Yield the uploads when all answers are in; too few count as none."""
+        """Yield the uploads when all replies are in; yield none if there are too few."""
         answers = dict(arriving)
-        least = self.conversation.settings.least(len(names))
+        least = self.exchange.settings.least(len(names))
         if len(answers) < least:
-            self.conversation.drop("all", "round", f"{len(answers)} answers, at least {least} are wanted: no change")
+            self.exchange.leave_out(
+                "all", "round", f"{len(answers)} replies, at least {least} are needed: the model stays as it is"
+            )
             return
         state = {REMEMBERS: {ROUND: torch.tensor(number)}}
         for upload in (answers[name] for name in names if name in answers):
@@ -140,16 +143,16 @@ class FlowerClients:
             yield upload
 
     def prepare(self, round: int, clients: Sequence[int]) -> None:
-        """Do nothing: nodes make their own batches ready."""
+        """Do nothing: nodes prepare their own batches."""
 
     def evaluate(self, shared: Tensors, buffers: Tensors, clients: Sequence[int], *, round: int) -> list[ClientScore]:
-        """Return how the shared model, with each client's personal parameters, does on the clients' test parts."""
+        """Return the scores of the shared model, with each client's personal parameters, on the clients' test parts."""
         down, more = self._model(shared, buffers)
         tested = {self.members[c].name: c for c in clients if self.members[c].num_test}
         contents = {
             name: RecordDict({SHARED: down, BUFFERS: more, ABOUT: self._about(c)}) for name, c in tested.items()
         }
-        answers = self.conversation.ask(
+        answers = self.exchange.ask(
             "evaluate",
             contents,
             lambda name, records: check_score(records, tested[name], self.members[tested[name]].num_test),
@@ -160,33 +163,33 @@ class FlowerClients:
         return sorted(scores, key=lambda score: score.client)
 
     def commit(self) -> None:
-        """Take the answers of a round that was played to its end: clients shall go on from what they remember of it."""
+        """Make the memories of a finished round the valid ones."""
         self.memory.update(self._pending)
         self.changed |= self._pending.keys()
         self._pending = {}
 
     def place(self, tensor: Tensor) -> Tensor:
-        """Return a tensor that was read from a file: the server computes where it is."""
+        """Return the tensor unchanged: the server computes on the CPU, where files are read to."""
         return tensor
 
     def fallbacks(self) -> dict[str, int]:
-        """Return nothing: how a client runs is its node's affair."""
+        """Return an empty dict: each node chooses its engine itself."""
         return {}
 
     def remarks(self, round: int) -> Mapping[str, Any]:
-        """Return who was left out of a round and why, and the bytes that each client got and sent."""
-        return asdict(self.conversation.page(round))
+        """Return the clients that were left out of a round and why, and the bytes that each client got and sent."""
+        return asdict(self.exchange.log(round))
 
     def _begin(self, assignments: Sequence[Assignment]) -> None:
         """Wait for as many clients of the cohort as a round needs."""
         if not self._action:
-            self.conversation.turn_to(assignments[0].round)
-        if not self.changed:  # whoever saved a checkpoint has cleared it
+            self.exchange.start_round(assignments[0].round)
+        if not self.changed:  # saving a checkpoint clears it
             self._saved = dict(self.memory)
         cohort = {self._name(a) for a in assignments}
-        least = self.conversation.settings.least(len(cohort))
+        least = self.exchange.settings.least(len(cohort))
         what = f"{least} of the {len(cohort)} clients of round {assignments[0].round}"
-        self.conversation.wait_for(lambda online: len(online & cohort) >= least, what)
+        self.exchange.wait_for(lambda online: len(online & cohort) >= least, what)
 
     def _name(self, assignment: Assignment) -> str:
         return self.members[assignment.client].name
@@ -196,7 +199,7 @@ class FlowerClients:
         return pack_assignment(assignment, self._about(assignment.client), shared, buffers)
 
     def _model(self, shared: Tensors, buffers: Tensors) -> tuple[ArrayRecord, ArrayRecord]:
-        """Return the model's records; they are made once for all messages that carry the same one."""
+        """Return the model's records, made once for all messages with the same model."""
         if self._records is None or self._records[0] is not shared or self._records[1] is not buffers:
             self._records = (shared, buffers, arrays(shared), arrays(buffers))
         return self._records[2], self._records[3]
