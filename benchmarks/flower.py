@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.cli.terminal import output, print_rows
+from fedatlas.cli.terminal import print_rows, say
 from fedatlas.config.config import Config
 from fedatlas.data import ByDomain, Federation, federate, load_dataset
 from fedatlas.flower.deploy.demo import INDEX
@@ -119,7 +119,7 @@ def measure_sizes(*, num_nodes: int, cases: Sequence[str] = tuple(CASES)) -> lis
         for i, client in enumerate(federation.clients):
             nodes[client.name] = {"client": client.name, "data": str(write_npz(federation, i, top / f"{i}.npz"))}
         for case in cases:
-            output.print(f"{case}: bytes ...", highlight=False)
+            say(f"{case}: bytes ...")
             rows.append(_count(case, federation, nodes, top / case))
     return rows
 
@@ -155,7 +155,7 @@ def measure_seconds(*, rounds: int, num_nodes: int, cases: Sequence[str] = TIMED
             for i, name in enumerate(names):
                 local.start_node(name, data=str(write_npz(federation, i, top / f"{name}.npz")))
             for case in cases:
-                output.print(f"{case}: seconds ...", highlight=False)
+                say(f"{case}: seconds ...")
                 config = Config.from_text(_config(case, num_nodes, rounds).to_toml(), ["training.evaluate_every=1"])
                 folder = top / case
                 local.run(write_app(folder / "app", config, run_folder=folder / "run"), timeout=1800)

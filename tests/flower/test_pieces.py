@@ -174,7 +174,7 @@ def test_a_nodes_loader_is_checked(tmp_path: Path) -> None:
     file.write_text("def load(settings):\n    return 7\n")
     with raises(DataError, "wrong-type", got="int"):
         open_node({"client": "a", "loader": f"{file}:load"}, Config.load())
-    with pytest.raises(UsageError, match=r"nowhere\.at\.all"):
+    with raises(UsageError, "user-function", got="nowhere.at.all:load"):
         open_node({"client": "a", "loader": "nowhere.at.all:load"}, Config.load())
 
 
