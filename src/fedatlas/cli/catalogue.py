@@ -49,10 +49,10 @@ def disclosures_by_algorithm() -> dict[str, str]:
     from fedatlas.parts.disclosure import words
 
     lines = {name: words(build_algorithm(name).disclosures()) for name in standalone()}
-    for source, entry in SOURCES.entries.items():
-        strategies = STRATEGIES if "strategy" in entry.parameters else ("",)
-        lines |= {
-            f"map {source} {strategy}".rstrip(): words(atlas_disclosures(source, strategy or "global"))
-            for strategy in strategies
-        }
+    for source in SOURCES:
+        said = {strategy: words(atlas_disclosures(source, strategy)) for strategy in STRATEGIES}
+        if len({*map(tuple, said.values())}) == 1:
+            lines[f"map {source}"] = said[STRATEGIES[0]]
+        else:
+            lines |= {f"map {source} {strategy}": own for strategy, own in said.items()}
     return {name: "; ".join(said) if said else "nothing beyond the change of the model" for name, said in lines.items()}
