@@ -12,7 +12,7 @@ from fedatlas.config.listing import settings_lines
 from fedatlas.data.loading.catalogue import DATASETS
 from fedatlas.data.partitions.registry import PARTITIONS
 from fedatlas.models.registry import HUB_PREFIX, MODELS
-from fedatlas.parts.registry import OPTIMIZERS
+from fedatlas.parts.registry import METRICS, OPTIMIZERS
 from fedatlas.registry import Registry
 
 
@@ -32,6 +32,7 @@ CATALOGUES: dict[str, Callable[[], dict[str, str]]] = {
     "atlases": lambda: _summaries(SOURCES),
     "encoders": lambda: _summaries(ENCODERS),
     "optimizers": lambda: _summaries(OPTIMIZERS),
+    "metrics": lambda: _summaries(METRICS),
     "settings": settings_lines,
 }
 NOTES: dict[str, Callable[[], str]] = {

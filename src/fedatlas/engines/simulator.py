@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from fedatlas.engines.registry import AUTO, ENGINES
 from fedatlas.engines.workers import Task, TaskRunner, WorkerPool, fork_available
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.metric import make_metrics
 from fedatlas.parts.objective import Term
 from fedatlas.parts.part import ServerPart
 from fedatlas.parts.types import Assignment, ClientInfo, ClientScore, InitialModel, Memory, Tensors, Upload
@@ -27,6 +28,16 @@ from fedatlas.seeds import repeatable
 
 EVALUATED_TOGETHER = 1000
 """Clients whose own parameters are in RAM at the same time while all are tested."""
+
+
+class Where(TypedDict, total=False):
+    """Where and how clients run; apart from an engine that rounds differently, it changes no bit."""
+
+    device: torch.device | str
+    workers: int | None
+    engine: str
+    profile: bool
+    """Let clients measure the seconds of each stage."""
 
 
 class Simulator:
@@ -43,16 +54,20 @@ class Simulator:
         *,
         work: LocalWork | None = None,
         seed: int = 0,
-        device: torch.device | str = "cpu",
-        workers: int | None = None,
-        engine: str = AUTO,
-        profile: bool = False,
+        metrics: Sequence[str] = (),
+        **where: Unpack[Where],
     ) -> None:
-        self.device = torch.device(device)
+        self.device = torch.device(where.get("device", "cpu"))
         federation = federation.to(self.device)
         self.federation = federation
         self.runner = ClientRunner(
-            algorithm, model.to(self.device), federation, work or LocalWork(), seed, timed=profile
+            algorithm,
+            model.to(self.device),
+            federation,
+            work or LocalWork(),
+            seed,
+            timed=where.get("profile", False),
+            metrics=make_metrics(metrics),
         )
         self.memory: MutableMapping[int, Memory] = {}
         """Each client's memory, as of the last committed round."""
@@ -60,9 +75,9 @@ class Simulator:
         """The clients whose memory changed since the last checkpoint."""
         self._pending: dict[int, Memory] = {}
         self._tests: TestParts | None = None
-        self.workers = choose_workers(workers, self.device, len(federation.training_ids))
+        self.workers = choose_workers(where.get("workers"), self.device, len(federation.training_ids))
         self._tasks = TaskRunner(self.runner, self.workers)
-        self.engine = choose_engine(engine, self._tasks)
+        self.engine = choose_engine(where.get("engine", AUTO), self._tasks)
         """The name of the engine that trains clients."""
         self.trainer: Engine = ENGINES[self.engine](self._tasks)
         with repeatable(self.device):

@@ -9,11 +9,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedatlas.registry import Registry
-
-METRICS: Registry[type[Metric]] = Registry("metric", "metric", "fedatlas.parts")
-metric = METRICS.register
-"""Registers a metric under its class's ``name``."""
+from fedatlas.parts.registry import METRICS, metric
 
 
 class Metric:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
@@ -37,6 +37,9 @@ class TrainingPlan:
     evaluate_every: int = setting(1, "rounds between evaluations; the last round is always evaluated", least=1)
     test_own: bool = setting(
         False, "in evaluated rounds, also test each client's own model after its training, before the server averages"
+    )
+    metrics: Sequence[str] = setting(
+        [], "metrics beside accuracy and loss, a list of names from `fedatlas list metrics`"
     )
     checkpoint_every: int | None = setting(None, "rounds between checkpoints; none is as evaluations", least=1)
     memory_limit: float | None = setting(

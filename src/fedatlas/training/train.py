@@ -26,7 +26,7 @@ from fedatlas.seeds import repeatable
 from fedatlas.training.loop import TrainingLoop
 from fedatlas.training.model import make_model
 from fedatlas.training.progress import Progress, make_progress
-from fedatlas.training.settings import Settings, Shortcuts, with_shortcuts
+from fedatlas.training.settings import Settings, Shortcuts, TrainingPlan, with_shortcuts
 
 
 def train(
@@ -102,6 +102,7 @@ def train_run(
         federation,
         work=settings.work,
         seed=seeds.batches,
+        metrics=settings.metrics,
         device=device,
         workers=settings.workers,
         engine=settings.engine,
@@ -181,10 +182,17 @@ def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, se
         "training": {
             **{k: v for k, v in asdict(work).items() if k != "augment"},
             "augment": repr(work.augment) if work.augment is not None else None,
-            **asdict(settings.plan),
+            **_described(settings.plan),
         },
         "seeds": asdict(settings.seeds),
     }
+
+
+def _described(plan: TrainingPlan) -> dict[str, Any]:
+    """Return the plan as plain values; further metrics only where there are any, as in older runs."""
+    values = asdict(plan)
+    metrics = list(values.pop("metrics"))
+    return {**values, "metrics": metrics} if metrics else values
 
 
 def fingerprint(federation: Federation) -> str:

@@ -18,6 +18,7 @@ from fedatlas.flower.node.memory import ContextStore, FolderStore, LostMemoryErr
 from fedatlas.flower.node.settings import Node, open_node
 from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.metric import make_metrics
 from fedatlas.parts.types import Memory
 from fedatlas.training.model import make_model
 
@@ -48,7 +49,8 @@ class Request:
         name, options = self.config.model(self.federation.data)
         federation = self.federation.to(self.device)
         network = make_model(name, options, federation, algorithm, seeds.model).to(self.device)
-        runner = ClientRunner(algorithm, network, federation, self.config.work(), seeds.batches)
+        metrics = make_metrics(self.config.plan().metrics)
+        runner = ClientRunner(algorithm, network, federation, self.config.work(), seeds.batches, metrics=metrics)
         runner.data(0).place = int(self.about["place"])
         return runner
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -67,7 +67,7 @@ def check_upload(records: RecordDict, expected: Expectations, client: int, num_e
         )
     _check_metrics(values(records, METRICS))
     if SCORE in records:
-        _check_score(records, SCORE, client, num_test)
+        _check_score(records, SCORE, client, num_test, expected.metrics)
     return unpack_upload(records, client)
 
 
@@ -78,10 +78,10 @@ def check_notes(records: RecordDict, expected: Declared, *, held_out: bool = Fal
     return unpack_memory(NOTE, records)
 
 
-def check_score(records: RecordDict, client: int, num_test: int) -> ClientScore | None:
-    """Return the score in a reply."""
+def check_score(records: RecordDict, client: int, num_test: int, metrics: Collection[str] = ()) -> ClientScore | None:
+    """Return the score in a reply, with the values of further metrics."""
     _check_names(records, {METRICS})
-    return _check_score(records, METRICS, client, num_test)
+    return _check_score(records, METRICS, client, num_test, metrics)
 
 
 def check_arrays(records: RecordDict, name: str, expected: Shapes) -> Tensors:
@@ -100,7 +100,9 @@ def _check_metrics(metrics: Mapping[str, Any]) -> None:
             raise BadReplyError(f"metric {name} is {value}, not finite", code="not-finite", name=name)
 
 
-def _check_score(records: RecordDict, name: str, client: int, num_test: int) -> ClientScore | None:
+def _check_score(
+    records: RecordDict, name: str, client: int, num_test: int, metrics: Collection[str]
+) -> ClientScore | None:
     try:
         score = unpack_score(records, client, name)
     except (KeyError, TypeError, ValueError) as error:
@@ -115,6 +117,12 @@ def _check_score(records: RecordDict, name: str, client: int, num_test: int) -> 
             name="num_correct" if tested == num_test else "num_examples",
             got=correct if tested == num_test else tested,
             wanted=num_test,
+        )
+    if score.others.keys() != set(metrics):
+        raise BadReplyError(
+            f"the score has the metrics {sorted(score.others)}, wanted {sorted(metrics)}",
+            code="value-missing" if set(metrics) - score.others.keys() else "unknown-name",
+            got=sorted(score.others),
         )
     if not math.isfinite(score.loss):
         raise BadReplyError(f"the test loss is {score.loss}, not finite", code="not-finite", name="test loss")

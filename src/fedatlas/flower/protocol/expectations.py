@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -22,9 +23,13 @@ class Expectations:
     notes: Declared = Declared()
     surveys: Declared = Declared()
     introductions: Declared = Declared()
+    metrics: tuple[str, ...] = ()
+    """The metrics beside accuracy and loss that every score holds."""
 
 
-def expected_replies(algorithm: Algorithm, network: nn.Module, form: DataForm) -> Expectations:
+def expected_replies(
+    algorithm: Algorithm, network: nn.Module, form: DataForm, metrics: Sequence[str] = ()
+) -> Expectations:
     """Return the shapes of all that an algorithm's clients will send."""
     bench = Workbench(copy.deepcopy(network), algorithm)
     shared, buffers = bench.shared()
@@ -35,4 +40,5 @@ def expected_replies(algorithm: Algorithm, network: nn.Module, form: DataForm) -
         notes=declared(algorithm.parts(), "upload", dimensions),
         surveys=declared(algorithm.parts(), "survey", dimensions),
         introductions=declared(algorithm.parts(), "introduction", dimensions),
+        metrics=tuple(metrics),
     )

@@ -117,6 +117,10 @@ def unpack_upload(records: RecordDict, client: int) -> Upload:
     )
 
 
+OTHER = "metric/"
+"""Before the names of further metrics in a score."""
+
+
 def pack_score(score: ClientScore | None) -> RecordDict:
     """Return a client's score as records; None stands for a client without test examples."""
     return RecordDict({METRICS: MetricRecord({"num_examples": 0}) if score is None else _score_record(score)})
@@ -124,7 +128,7 @@ def pack_score(score: ClientScore | None) -> RecordDict:
 
 def _score_record(score: ClientScore) -> MetricRecord:
     found = {"num_examples": score.num_examples, "num_correct": score.num_correct, "loss": score.loss}
-    return MetricRecord({**found})
+    return MetricRecord({**found, **{f"{OTHER}{name}": value for name, value in score.others.items()}})
 
 
 def unpack_score(records: RecordDict, client: int, name: str = METRICS) -> ClientScore | None:
@@ -137,6 +141,7 @@ def unpack_score(records: RecordDict, client: int, name: str = METRICS) -> Clien
         num_examples=int(found["num_examples"]),
         num_correct=int(found["num_correct"]),
         loss=float(found["loss"]),
+        others={title.removeprefix(OTHER): float(value) for title, value in found.items() if title.startswith(OTHER)},
     )
 
 

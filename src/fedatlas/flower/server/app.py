@@ -96,7 +96,7 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
     plan, seeds = choices.plan, choices.seeds
     network = make_model(choices.model, choices.model_options, federation, algorithm, seeds.model)
     with repeatable(torch.device("cpu")):
-        expected = expected_replies(algorithm, network, form)
+        expected = expected_replies(algorithm, network, form, plan.metrics)
         clients = FlowerClients(
             exchange,
             algorithm,

@@ -152,11 +152,16 @@ class FlowerClients:
         contents = {
             name: RecordDict({SHARED: down, BUFFERS: more, ABOUT: self._about(c)}) for name, c in tested.items()
         }
+
+        def check(name: str, records: RecordDict) -> ClientScore | None:
+            client = tested[name]
+            return check_score(records, client, self.members[client].num_test, self.expected.metrics)
+
         answers = self.exchange.ask(
             "evaluate",
             contents,
-            lambda name, records: check_score(records, tested[name], self.members[tested[name]].num_test),
-            round=0,
+            check,
+            round=round,
             stage="test",
         )
         scores = [score for score in answers.values() if score is not None]
