@@ -1,4 +1,4 @@
-"""Measure what the network costs: seconds a round beside the simulator's, and bytes each way, by algorithm.
+"""Measure the costs of the network: seconds of a round beside the simulator's, and bytes each way, by algorithm.
 
     python benchmarks/flower.py --nodes 5 --rounds 3 --out docs/evidence/flower.md
 
@@ -212,17 +212,17 @@ def report(sizes: Sequence[Sizes], seconds: Sequence[Seconds], to: Path, *, roun
 
 ## Bytes, by algorithm
 
-Per client, means: in a round (surveys and training), for a test, and before round 1. Names and values of messages,
-without Flower's envelope; a float is four bytes. Every run ended with the simulator's bits.
+Means per client: in a round (surveys and training), for a test, and before round 1. Names and values of messages are
+counted, without Flower's envelope; a float has four bytes. Every run ended with the simulator's bits.
 
 {_table([row.words() for row in sizes])}
 
 ## Seconds
 
-Medians a round, training and test together, over a SuperLink and {num_nodes} SuperNodes as processes of one machine,
-with TLS and node keys; the simulator has one worker. What the network adds hardly depends on the work: Flower starts a
-process for every message to a node, which loads torch, and a node asks for messages every three seconds. The load
-average is that of the machine at the end: where it is far above the number of cores, other work ran beside.
+Medians of a round, training and test together, over a SuperLink and {num_nodes} SuperNodes as processes of one machine,
+with TLS and node keys; the simulator has one worker. The network's overhead hardly depends on the work: for every
+message Flower starts a process on the node, which loads torch, and a node asks for messages every three seconds. The
+load average is the machine's at the end; if it is far above the number of cores, other programs ran at the same time.
 
 {_table([row.words() for row in seconds])}
 """
