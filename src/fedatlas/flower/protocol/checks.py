@@ -161,7 +161,7 @@ def _check_tensors(title: str, record: ArrayRecord, expected: Shapes) -> None:
         if name in record:
             raise BadReplyError(f"{title}: unexpected tensor {name!r}", code="unexpected-name", name=name)
         raise BadReplyError(f"{title}: tensor {name!r} is missing", code="value-missing", name=name)
-    # All headers come first, so that no large array is read for nothing.
+    # Headers come first: no content is read if a type or a shape is wrong.
     for name, array in record.items():
         _check_header(f"{title} {name}", array, expected[name])
     for name, array in record.items():
