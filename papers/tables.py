@@ -291,6 +291,8 @@ def render(table: Table, results: Mapping[str, list[Numbers]]) -> str:
             raise UsageError(
                 f"{table.title}: row {title!r} has {len(cells)} cells for {len(table.columns)} columns.",
                 code="wrong-count",
+                got=len(cells),
+                wanted=len(table.columns),
             )
         lines.append(f"| {title} | {' | '.join(_shown(cell, results, table) for cell in cells)} |")
     return "\n".join(lines) + "\n"

@@ -17,6 +17,7 @@ from fedatlas.atlas.encoders.registry import make_encoder
 from fedatlas.data import Client, Dataset, Federation, from_arrays, from_texts
 from fedatlas.errors import UsageError
 from fedatlas.seeds import generator
+from raising import raises
 
 transformers = pytest.importorskip("transformers")
 
@@ -118,7 +119,7 @@ def test_small_grey_and_oblong_images_are_fitted(folder: Path) -> None:
     colour = one_client(from_arrays(grey.repeat(1, 3, 1, 1), [0, 1, 0, 1, 0]))
     torch.testing.assert_close(found, Clip(model=str(folder)).encode(colour).examples)
     two = one_client(from_arrays(images(2, 16, 16), [0, 1, 0, 1, 0]))
-    with pytest.raises(UsageError, match="reads grey or colour images, got 2 channels"):
+    with raises(UsageError, "kind-mismatch", got=2, what="images"):
         Clip(model=str(folder)).encode(two)
 
 
@@ -172,25 +173,31 @@ def test_a_client_s_degradation_is_encoded(folder: Path) -> None:
     torch.testing.assert_close(encoder.encode(dark).examples, encoder.encode(black).examples)
 
 
-WAYS = r"Two ways to have one: a folder .*, or a name on the Hugging Face hub"
+WAYS = "Two ways to have one"
 
 
 def test_a_model_that_cannot_be_had_names_both_ways(tmp_path: Path, folder: Path) -> None:
     federation = one_client(from_arrays(images(3, 16, 16), [0, 1, 0, 1, 0]))
-    with pytest.raises(UsageError, match=rf"(?s)cannot be loaded \(.*{WAYS}"):
+    with raises(UsageError, "pretrained-unusable", got=str(tmp_path)) as caught:
         Clip(model=str(tmp_path)).encode(federation)
+    assert WAYS in str(caught.value)
     config = transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=9)
     config.save_pretrained(tmp_path / "bert")
-    with pytest.raises(UsageError, match="holds a model of type 'bert', not a CLIP"):
+    with raises(UsageError, "pretrained-unusable", got=str(tmp_path / "bert")) as caught:
         Clip(model=str(tmp_path / "bert")).encode(federation)
+    assert "type 'bert'" in str(caught.value)
     bare = write_clip(tmp_path / "bare")
     for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
         (bare / name).unlink()
-    with pytest.raises(UsageError, match=rf"has no tokenizer files. {WAYS}"):
+    with raises(UsageError, "pretrained-unusable", got=str(bare)) as caught:
         Clip(model=str(bare)).encode(federation)
+    assert "tokenizer" in str(caught.value)
+    assert WAYS in str(caught.value)
 
 
 def test_without_transformers_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(UsageError, match=rf"needs transformers: pip install 'fedatlas\[hub\]'. {WAYS}"):
+    with raises(UsageError, "package-missing", package="transformers") as caught:
         Clip().encode(one_client(from_arrays(images(3, 16, 16), [0, 1, 0, 1, 0])))
+    assert "fedatlas[hub]" in str(caught.value)
+    assert WAYS in str(caught.value)

@@ -6,6 +6,7 @@ from torch import Tensor
 from fedatlas.atlas import grouping
 from fedatlas.atlas.grouping import METHODS, cluster_accuracy, first_neighbours, group_clients, like_together
 from fedatlas.errors import DataError, UsageError
+from raising import raises
 
 COUNTS = (10, 6, 3, 2, 1)
 TYPES = [kind for kind, count in enumerate(COUNTS) for _ in range(count)]
@@ -90,19 +91,19 @@ def test_cluster_accuracy_counts_the_majority_of_each_group() -> None:
 
 
 def test_what_cannot_be_grouped_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"vectors must be \(clients, width\)"):
+    with raises(UsageError, "data-empty", what="vectors", got=(3,)):
         group_clients(torch.zeros(3), 2)
-    with pytest.raises(UsageError, match="count of groups must be at least 1, got 0"):
+    with raises(UsageError, "out-of-range", setting="count of groups", got=0):
         group_clients(torch.zeros(3, 2), 0)
-    with pytest.raises(UsageError, match="n_init must be at least 1"):
+    with raises(UsageError, "out-of-range", setting="n_init", got=0):
         group_clients(torch.zeros(3, 2), 2, n_init=0)
-    with pytest.raises(UsageError, match=r"unknown method of grouping 'gm'\. Did you mean 'gmm'"):
+    with raises(UsageError, "unknown-name", kind="method of grouping", got="gm"):
         group_clients(torch.zeros(3, 2), 2, method="gm")
-    with pytest.raises(UsageError, match="unknown covariance 'full'"):
+    with raises(UsageError, "unknown-name", kind="covariance", got="full"):
         group_clients(torch.zeros(3, 2), 2, covariance="full")
-    with pytest.raises(DataError, match="must be finite"):
+    with raises(DataError, "not-finite"):
         group_clients(torch.tensor([[float("nan")], [0.0]]), 2)
-    with pytest.raises(UsageError, match="one type for each client"):
+    with raises(UsageError, "data-empty", what="types", got=1, wanted=2):
         cluster_accuracy(torch.tensor([0, 1]), ["a"])
 
 

@@ -10,6 +10,7 @@ from fedatlas.data.loading.arrays import from_arrays
 from fedatlas.data.loading.image_folder import from_image_folder
 from fedatlas.data.loading.npz import from_npz
 from fedatlas.errors import DataError, UsageError
+from raising import raises
 
 
 def noise(*shape: int) -> np.ndarray:
@@ -30,18 +31,18 @@ def test_float_images_become_bytes():
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("value", "code", "fields"),
     [
-        (1.5, r"must be in \[0, 1\], got 0.0 to 1.5"),
-        (-0.1, r"must be in \[0, 1\], got -0.1"),
-        (np.nan, "NaN or infinity, first at example 1"),
-        (np.inf, "NaN or infinity, first at example 1"),
+        (1.5, "out-of-range", {"got": 0.0, "most": 1.5}),
+        (-0.1, "out-of-range", {"got": -0.1, "most": 0.0}),
+        (np.nan, "not-finite", {"example": 1}),
+        (np.inf, "not-finite", {"example": 1}),
     ],
 )
-def test_float_images_outside_zero_to_one_are_refused(value, message):
+def test_float_images_outside_zero_to_one_are_refused(value, code, fields):
     images = np.zeros((2, 4, 4, 3))
     images[1, 2, 2, 0] = value
-    with pytest.raises(DataError, match=message):
+    with raises(DataError, code, **fields):
         from_arrays(images, [0, 1])
 
 
@@ -69,42 +70,67 @@ def test_given_classes_keep_their_order():
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "code", "fields"),
     [
-        ({"inputs": np.ones((3, 2)), "labels": [0, 1]}, "3 inputs but 2 labels"),
-        ({"inputs": np.ones((2, 2)), "labels": [0, -1]}, "got -1 at example 1"),
-        ({"inputs": np.ones((2, 2)), "labels": [0, 5], "classes": ["a", "b"]}, "got 5 at example 1"),
-        ({"inputs": np.ones((2, 2)), "labels": ["a", "x"], "classes": ["a", "b"]}, "'x' is not among the classes"),
-        ({"inputs": np.ones((2, 2)), "labels": [1, 0.5]}, r"whole numbers or names, got 0\.5 at example 1"),
-        ({"inputs": np.ones((2, 2)), "labels": [1, np.nan]}, "got nan at example 1"),
-        ({"inputs": np.ones((2, 2)), "labels": [1j, 0]}, "whole numbers or names, got complex128"),
-        ({"inputs": np.array([[1.0, np.nan], [0, 0]]), "labels": [0, 1]}, "NaN or infinity, first at example 0"),
-        ({"inputs": np.ones((2, 2), np.uint8), "labels": [0, 1]}, "cannot tell what inputs"),
-        ({"inputs": np.full((2, 2), -1), "labels": [0, 1]}, "tokens must be 0 or more"),
-        ({"inputs": np.full((2, 2), 2), "labels": [0, 1], "vocabulary": "ab"}, "names 2 tokens, .*int64 up to 2"),
-        ({"inputs": np.ones((2, 2)), "labels": [0, 1], "vocabulary": "ab"}, "names 2 tokens, .*float32 up to 1"),
-        ({"inputs": np.ones((2, 2)), "labels": [0, 1], "domain": ["a"]}, "1 domain entries for 2"),
+        ({"inputs": np.ones((3, 2)), "labels": [0, 1]}, "wrong-count", {"what": "labels", "got": 2, "wanted": 3}),
+        ({"inputs": np.ones((2, 2)), "labels": [0, -1]}, "out-of-range", {"got": -1, "example": 1}),
+        (
+            {"inputs": np.ones((2, 2)), "labels": [0, 5], "classes": ["a", "b"]},
+            "out-of-range",
+            {"got": 5, "example": 1},
+        ),
+        ({"inputs": np.ones((2, 2)), "labels": ["a", "x"], "classes": ["a", "b"]}, "names-unfit", {"got": "x"}),
+        ({"inputs": np.ones((2, 2)), "labels": [1, 0.5]}, "wrong-type", {"got": 0.5, "example": 1}),
+        ({"inputs": np.ones((2, 2)), "labels": [1, np.nan]}, "wrong-type", {"what": "labels", "example": 1}),
+        ({"inputs": np.ones((2, 2)), "labels": [1j, 0]}, "wrong-type", {"got": np.complex128}),
+        ({"inputs": np.array([[1.0, np.nan], [0, 0]]), "labels": [0, 1]}, "not-finite", {"example": 0}),
+        ({"inputs": np.ones((2, 2), np.uint8), "labels": [0, 1]}, "wrong-shape", {"got": np.uint8}),
+        ({"inputs": np.full((2, 2), -1), "labels": [0, 1]}, "out-of-range", {"what": "tokens", "got": -1}),
+        (
+            {"inputs": np.full((2, 2), 2), "labels": [0, 1], "vocabulary": "ab"},
+            "vocabulary",
+            {"got": 2, "inputs": "int64"},
+        ),
+        (
+            {"inputs": np.ones((2, 2)), "labels": [0, 1], "vocabulary": "ab"},
+            "vocabulary",
+            {"got": 2, "inputs": "float32"},
+        ),
+        (
+            {"inputs": np.ones((2, 2)), "labels": [0, 1], "domain": ["a"]},
+            "wrong-count",
+            {"what": "domain", "got": 1, "wanted": 2},
+        ),
         (
             {"inputs": np.ones((2, 2)), "labels": [0, 1], "domain": ["a", ""]},
-            "domain of example 1 is an empty text",
+            "value-missing",
+            {"what": "domain", "example": 1},
         ),
-        ({"inputs": np.ones((2, 2)), "labels": [0, 1], "owner": ["", "a"]}, "owner of example 0 is an empty text"),
-        ({"inputs": np.ones((2, 2)), "labels": ["", "a"]}, "the label of example 0 is an empty text"),
-        ({"inputs": np.full((2, 2), 1e300), "labels": [0, 1]}, "NaN or infinity, first at example 0"),
-        ({"inputs": np.ones((2, 2)), "labels": [0, 1], "is_test": [True]}, "is_test has 1 entries"),
-        ({"inputs": noise(2, 8, 8, 9), "labels": [0, 1]}, "no axis of 1 to 4 channels"),
-        ({"inputs": np.ones((0, 2)), "labels": []}, "there are no examples"),
+        (
+            {"inputs": np.ones((2, 2)), "labels": [0, 1], "owner": ["", "a"]},
+            "value-missing",
+            {"what": "owner", "example": 0},
+        ),
+        ({"inputs": np.ones((2, 2)), "labels": ["", "a"]}, "value-missing", {"what": "label", "example": 0}),
+        ({"inputs": np.full((2, 2), 1e300), "labels": [0, 1]}, "not-finite", {"example": 0}),
+        (
+            {"inputs": np.ones((2, 2)), "labels": [0, 1], "is_test": [True]},
+            "wrong-count",
+            {"what": "is_test", "got": 1},
+        ),
+        ({"inputs": noise(2, 8, 8, 9), "labels": [0, 1]}, "wrong-shape", {"what": "images"}),
+        ({"inputs": np.ones((0, 2)), "labels": []}, "data-empty", {}),
     ],
 )
-def test_unusable_arrays_are_refused(settings, words):
-    with pytest.raises(DataError, match=words):
+def test_unusable_arrays_are_refused(settings, code, fields):
+    with raises(DataError, code, **fields):
         from_arrays(**settings)
 
 
 def test_scaling_must_fit_the_channels():
-    with pytest.raises(UsageError, match="one number for each of 3 channels; got 1 and 1"):
+    with raises(UsageError, "wrong-count", got=1, wanted=3):
         from_arrays(noise(2, 4, 4, 3), [0, 1], mean=[0.5], std=[0.5])
-    with pytest.raises(UsageError, match="std= must be above 0"):
+    with raises(UsageError, "out-of-range", setting="std"):
         from_arrays(noise(2, 4, 4), [0, 1], mean=[0.5], std=[0.0])
 
 
@@ -192,24 +218,28 @@ def test_a_broken_packed_picture_is_named(tmp_path):
     broken = blob.copy()
     broken[offset[1] : offset[2]] = 7
     np.savez(tmp_path / "set.npz", webp=broken, offset=offset, y=[0, 1, 2])
-    with pytest.raises(DataError, match="picture 1 cannot be decoded"):
+    with raises(DataError, "file-unreadable", picture=1):
         from_npz(tmp_path / "set.npz")
 
 
 @pytest.mark.parametrize(
-    ("arrays", "words"),
+    ("arrays", "code", "fields"),
     [
-        ({"a": [1]}, "wanted x and y"),
-        ({"x": noise(2, 4, 4)}, "holds x but not y"),
-        ({"web_webp": noise(4), "web_y": [0]}, "holds web_webp but not web_offset"),
-        ({"x": noise(2, 4, 4), "y": [0, 1], "web_x": noise(1, 4, 4), "web_y": [0]}, "holds both x and"),
-        ({"a_x": noise(1, 4, 4), "a_y": [0], "b_x": noise(1, 5, 5), "b_y": [0]}, "all parts must be of one shape"),
-        ({"x": noise(1, 4, 4), "y": np.array([{}], dtype=object)}, "without objects"),
+        ({"a": [1]}, "content-unfit", {"got": ["a"]}),
+        ({"x": noise(2, 4, 4)}, "content-unfit", {"missing": "y"}),
+        ({"web_webp": noise(4), "web_y": [0]}, "content-unfit", {"missing": "web_offset"}),
+        (
+            {"x": noise(2, 4, 4), "y": [0, 1], "web_x": noise(1, 4, 4), "web_y": [0]},
+            "content-unfit",
+            {"got": ["all", "web"]},
+        ),
+        ({"a_x": noise(1, 4, 4), "a_y": [0], "b_x": noise(1, 5, 5), "b_y": [0]}, "pictures-differ", {}),
+        ({"x": noise(1, 4, 4), "y": np.array([{}], dtype=object)}, "file-unreadable", {}),
     ],
 )
-def test_npz_files_of_another_form_are_refused(tmp_path, arrays, words):
+def test_npz_files_of_another_form_are_refused(tmp_path, arrays, code, fields):
     np.savez(tmp_path / "set.npz", **arrays)
-    with pytest.raises(DataError, match=words):
+    with raises(DataError, code, **fields):
         from_npz(tmp_path / "set.npz")
 
 
@@ -219,7 +249,7 @@ def test_npz_files_of_another_form_are_refused(tmp_path, arrays, words):
 )
 def test_an_array_of_a_misspelt_name_is_refused(tmp_path, wrong, right):
     np.savez(tmp_path / "set.npz", x=noise(2, 4, 4), y=[0, 1], **{wrong: ["a", "b"]})
-    with pytest.raises(DataError, match=f"set.npz: unknown array '{wrong}'. Did you mean '{right}'"):
+    with raises(DataError, "content-unfit", got=wrong, nearest=right):
         from_npz(tmp_path / "set.npz")
 
 
@@ -234,10 +264,10 @@ def test_a_file_that_is_no_npz_is_refused(tmp_path):
     np.save(tmp_path / "one.npy", np.zeros(3))
     for content in (b"", b"hello", (tmp_path / "one.npy").read_bytes()):
         (tmp_path / "set.npz").write_bytes(content)
-        with pytest.raises(DataError, match="is not an npz file") as caught:
+        with raises(DataError, "file-unreadable", path=str(tmp_path / "set.npz")) as caught:
             from_npz(tmp_path / "set.npz")
         assert "pickle" not in str(caught.value)
-    with pytest.raises(UsageError, match="there is no such file"):
+    with raises(UsageError, "file-missing", path=str(tmp_path / "other.npz")):
         from_npz(tmp_path / "other.npz")
 
 
@@ -280,19 +310,20 @@ def test_a_picture_folder_without_domains_and_one_with_a_split(tmp_path):
 def test_pictures_of_different_sizes_need_a_size(tmp_path):
     write(tmp_path / "cat" / "1.png", side=6)
     write(tmp_path / "cat" / "2.png", side=8)
-    with pytest.raises(DataError, match=r"2\.png: this picture is 8x8, .*1\.png is 6x6.*data\.size"):
+    with raises(DataError, "pictures-differ", path=str(tmp_path / "cat" / "2.png")) as caught:
         from_image_folder(tmp_path)
+    assert "data.size" in str(caught.value)
     assert from_image_folder(tmp_path, size=5).inputs.shape == (2, 3, 5, 5)
     assert from_image_folder(tmp_path, size=(5, 7)).inputs.shape == (2, 3, 5, 7)
     for size in (0, "5", (5,), [5, 2.5], True):
-        with pytest.raises(UsageError, match="size must be a whole number of at least 1, or two"):
+        with raises(UsageError, "out-of-range", setting="size", got=size):
             from_image_folder(tmp_path, size=size)
 
 
 def test_a_broken_picture_file_is_named(tmp_path):
     write(tmp_path / "cat" / "1.png")
     (tmp_path / "cat" / "2.png").write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"2\.png: this picture cannot be read"):
+    with raises(DataError, "file-unreadable", path=str(tmp_path / "cat" / "2.png")):
         from_image_folder(tmp_path)
 
 
@@ -305,15 +336,17 @@ def test_of_sixteen_bits_the_upper_eight_are_kept(tmp_path):
     assert torch.equal(found[0, 0], found[0, 2])
     for values, said in ((np.full((2, 3), 0.5, np.float32), "fractions"), (np.full((2, 3), 70_000, np.int32), "70000")):
         Image.fromarray(values).save(tmp_path / "scan" / "odd.tif")
-        with pytest.raises(DataError, match=rf"odd\.tif: .* \(it holds .*{said}.* 8 or 16 bits"):
+        with raises(DataError, "file-unreadable", path=str(tmp_path / "scan" / "odd.tif")) as caught:
             from_image_folder(tmp_path)
+        assert said in str(caught.value)
 
 
 def test_huge_pictures_are_refused(tmp_path, monkeypatch):
     write(tmp_path / "cat" / "1.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
-    with pytest.raises(DataError, match=r"1\.png: this picture cannot be read .*exceeds limit of 20 pixels"):
+    with raises(DataError, "file-unreadable", path=str(tmp_path / "cat" / "1.png")) as caught:
         from_image_folder(tmp_path)
+    assert "20 pixels" in str(caught.value)
 
 
 def test_names_and_modes_of_pictures_may_differ(tmp_path):
@@ -361,25 +394,26 @@ def test_hidden_files_beside_pictures_are_not_told(tmp_path):
 def test_folders_that_look_like_a_split_are_no_domains(tmp_path, outer):
     for name in outer:
         write(tmp_path / name / "cat" / "1.png")
-    with pytest.raises(DataError, match="look like a split, not like domains"):
+    with raises(DataError, "split-unfit", got=sorted(outer)):
         from_image_folder(tmp_path)
 
 
 def test_folders_of_another_form_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="no such folder"):
+    with raises(UsageError, "file-missing"):
         from_image_folder(tmp_path / "none")
-    with pytest.raises(DataError, match="no pictures"):
+    with raises(DataError, "data-empty"):
         from_image_folder(tmp_path)
     write(tmp_path / "a" / "b" / "c" / "1.png")
-    with pytest.raises(DataError, match=r"no pictures .*, but e\.g\. .*1\.png\. Put each into"):
+    with raises(DataError, "data-empty") as caught:
         from_image_folder(tmp_path)
+    assert "1.png" in str(caught.value)
     write(tmp_path / "cat" / "1.png")
     write(tmp_path / "web" / "cat" / "1.png")
-    with pytest.raises(DataError, match="pictures are both in"):
+    with raises(DataError, "content-unfit", path=str(tmp_path)):
         from_image_folder(tmp_path)
 
 
-@pytest.mark.parametrize(("labels", "where"), [([0, 2, 3], "got 3 at example 2"), ([0, -1, 9], "got -1 at example 1")])
-def test_a_label_without_a_class_is_named_with_its_place(labels: list[int], where: str) -> None:
-    with pytest.raises(DataError, match=rf"wards: labels must be in \[0, 3\), {where}"):
+@pytest.mark.parametrize(("labels", "got", "example"), [([0, 2, 3], 3, 2), ([0, -1, 9], -1, 1)])
+def test_a_label_without_a_class_is_named_with_its_example(labels: list[int], got: int, example: int) -> None:
+    with raises(DataError, "out-of-range", got=got, example=example):
         Dataset(name="wards", inputs=torch.zeros(3, 2), labels=torch.tensor(labels), classes=("a", "b", "c"))

@@ -13,6 +13,7 @@ from fedatlas.data.loading import load as loading
 from fedatlas.data.loading.catalogue import DATASETS
 from fedatlas.data.loading.load import load_dataset
 from fedatlas.errors import DataError, UsageError
+from raising import raises
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +113,7 @@ def test_a_cut_off_idx_file_is_refused(tmp_path):
     write_idx(tmp_path, 3, "t10k", False)
     file = tmp_path / "train-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(DataError, match="train-images-idx3-ubyte: is not a whole idx file"):
+    with raises(DataError, "file-unreadable", path=str(file)):
         load_dataset("mnist", data_folder=tmp_path)
 
 
@@ -155,9 +156,11 @@ class Evil:
 def test_a_pickle_that_would_run_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_cifar10_batches(tmp_path / "cifar-10-batches-py", 4)
-    (tmp_path / "cifar-10-batches-py" / "data_batch_3").write_bytes(pickle.dumps({"data": Evil(), "labels": []}))
-    with pytest.raises(DataError, match=r"data_batch_3: is not a CIFAR batch \(builtins.eval is not an array\)"):
+    batch = tmp_path / "cifar-10-batches-py" / "data_batch_3"
+    batch.write_bytes(pickle.dumps({"data": Evil(), "labels": []}))
+    with raises(DataError, "file-unreadable", path=str(batch)) as caught:
         load_dataset("cifar10", data_folder=tmp_path)
+    assert "builtins.eval" in str(caught.value)
     assert not (tmp_path / "ran").exists()
 
 
@@ -194,7 +197,7 @@ def test_some_domains_of_digit_five_need_their_own_files_only(digit_five_folder)
 
 
 def test_an_unknown_domain_of_digit_five_is_named_before_anything_is_loaded(tmp_path):
-    with pytest.raises(UsageError, match=r"unknown domain 'mnist-m'. Did you mean 'mnistm'\? Known: generated, mnist,"):
+    with raises(UsageError, "unknown-name", kind="domain", got="mnist-m"):
         load_dataset("digit_five", data_folder=tmp_path, domains=["usps", "mnist-m"])
 
 
@@ -202,7 +205,7 @@ def test_domains_of_any_set_are_chosen_when_it_is_loaded(tmp_path):
     np.savez(tmp_path / "pacs64.npz", photo_x=noise(2, 8, 8, 3), photo_y=[0, 1], art_x=noise(1, 8, 8, 3), art_y=[0])
     assert load_dataset("pacs", data_folder=tmp_path, domains=["art"]).domains == ("art",)
     save_split(tmp_path / "mnist.npz", noise(20, 28, 28), 5)
-    with pytest.raises(UsageError, match="mnist has no domains to choose from"):
+    with raises(UsageError, "domains-missing", got=["art"]):
         load_dataset("mnist", data_folder=tmp_path, domains=["art"])
 
 
@@ -224,9 +227,10 @@ def test_shakespeare_comes_from_a_table_of_leaf_pairs(tmp_path):
     assert data.vocabulary[0] == ""
 
 
-def test_an_unknown_name_is_told_the_nearest():
-    with pytest.raises(UsageError, match=r"unknown data set 'cifar11'. Did you mean 'cifar10'"):
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with raises(UsageError, "unknown-name", kind="data set", got="cifar11") as caught:
         load_dataset("cifar11")
+    assert "mean 'cifar10'" in str(caught.value)
 
 
 def test_paths_are_read_by_their_ending(tmp_path):
@@ -238,14 +242,14 @@ def test_paths_are_read_by_their_ending(tmp_path):
     Image.fromarray(noise(8, 8, 3)).save(tmp_path / "pictures" / "cat" / "1.png")
     assert load_dataset(str(tmp_path / "pictures")).kind == "image"
     (tmp_path / "notes.txt").write_text("none")
-    with pytest.raises(UsageError, match=r"notes\.txt: is not a folder and not an npz"):
+    with raises(UsageError, "file-ending", path=str(tmp_path / "notes.txt")):
         load_dataset(tmp_path / "notes.txt")
 
 
 @pytest.mark.parametrize("name", ["photos/", "photos/cats", "photos.zip", Path("photos"), "~/photos"])
 def test_a_path_to_nothing_is_not_taken_for_a_name(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=f"{name}: there is no such file or folder"):
+    with raises(UsageError, "file-missing", path=str(name)):
         load_dataset(name)
 
 
@@ -261,19 +265,21 @@ def test_without_folder_and_hub_the_error_says_both_ways(tmp_path, monkeypatch):
         raise ConnectionError("no route to the hub")
 
     hub_with(monkeypatch, fail)
-    with pytest.raises(UsageError) as caught:
+    with raises(UsageError, "source-unavailable", source="cifar10") as caught:
         load_dataset("cifar10", data_folder=tmp_path)
     message = str(caught.value)
     for words in (str(tmp_path), "cifar10.npz", "cifar-10-batches-py", "fedatlas[hub]", "uoft-cs/cifar10", "no route"):
         assert words in message
-    with pytest.raises(UsageError, match="data_folder= or the variable FEDATLAS_DATA; none is set"):
+    with raises(UsageError, "source-unavailable", source="cifar10") as caught:
         load_dataset("cifar10")
+    assert "FEDATLAS_DATA" in str(caught.value)
 
 
 def test_a_missing_hub_package_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(UsageError, match=r"pip install 'fedatlas\[hub\]'.*datasets"):
+    with raises(UsageError, "source-unavailable", source="mnist") as caught:
         load_dataset("mnist")
+    assert "datasets" in str(caught.value).split("it said")[1]
 
 
 def picture_set(datasets, pictures, columns, names):
@@ -331,5 +337,5 @@ def test_a_set_of_the_hub_with_other_columns_is_refused(monkeypatch):
         return datasets.DatasetDict(train=datasets.Dataset.from_dict({"picture": [1]}))
 
     datasets = hub_with(monkeypatch, answer)
-    with pytest.raises(DataError, match="has no column"):
+    with raises(DataError, "content-unfit"):
         load_dataset("mnist")

@@ -4,6 +4,7 @@ from sklearn.datasets import load_digits
 
 from fedatlas.data.loading.digits import DOMAINS, digits_originals, generate_digits, load_digits_domains
 from fedatlas.errors import UsageError
+from raising import raises
 
 
 @pytest.fixture(scope="module")
@@ -95,5 +96,5 @@ def test_generated_digits_are_balanced_and_repeatable():
 
 
 def test_too_few_images_a_domain_are_refused():
-    with pytest.raises(UsageError, match="per_domain must be at least 40"):
+    with raises(UsageError, "out-of-range", setting="per_domain"):
         load_digits_domains(per_domain=10)

@@ -13,6 +13,7 @@ from fedatlas.models import build_model
 from fedatlas.models.classifier import Classifier
 from fedatlas.models.conditioned import ConditionedClassifier, NormGenerators, bake
 from fedatlas.models.norms import ScaleAndShift
+from raising import raises
 
 IMAGES = (3, 16, 16)
 
@@ -183,7 +184,7 @@ def test_an_instance_norm_right_before_pooling_is_refused() -> None:
     alone = torch.cat([model(image[None])[0] for image in images])
     torch.testing.assert_close(alone, model.affine()[0][1].expand(4, 2), atol=1e-6, rtol=1e-6)
     for mode in (True, False):
-        with pytest.raises(UsageError, match="gives all images of a batch the same features"):
+        with raises(UsageError, "model-unfit", reason="same-features"):
             model.train(mode)(images)
 
 
@@ -195,28 +196,33 @@ def test_equal_images_are_no_reason_to_refuse() -> None:
 @pytest.mark.parametrize("norm", [nn.InstanceNorm2d(2), nn.GroupNorm(2, 2)])
 def test_a_norm_of_single_numbers_is_refused(norm: nn.Module) -> None:
     model = conditioned(OneNorm(norm), embedding=2)
-    with pytest.raises(UsageError, match="got a map of 1x1 pixels"):
+    with raises(UsageError, "model-unfit", reason="one-pixel"):
         model(torch.randn(4, 2, 1, 1))
     model(torch.randn(4, 2, 2, 1))
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("extension", "model", "fields"),
     [
-        (lambda: ConditionedNorms(embedding=0), r"ConditionedNorms\(embedding\) must be at least 1, got 0"),
-        (
-            lambda: ConditionedNorms(head_norm="instance"),
-            "cannot be 'instance': after pooling, a channel is one number",
-        ),
-        (lambda: ConditionedNorms(head_norm="lay"), "Did you mean 'layer'"),
-        (lambda: ConditionedNorms().extend(nn.Linear(2, 2)), "Linear has no normalisation layer"),
-        (lambda: ConditionedNorms().extend(nn.Sequential(nn.RMSNorm(3))), "0 is an RMSNorm, which has no shift"),
-        (lambda: ConditionedNorms(head_norm="film").extend(OneNorm()), "OneNorm has none. Use a model that does"),
+        (ConditionedNorms(), nn.Linear(2, 2), {"got": "Linear", "reason": "no-norm"}),
+        (ConditionedNorms(), nn.Sequential(nn.RMSNorm(3)), {"got": "0", "reason": "no-shift"}),
+        (ConditionedNorms(head_norm="film"), OneNorm(), {"got": "film", "reason": "no-norm"}),
     ],
 )
-def test_what_cannot_be_conditioned_is_refused(make: object, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        make()  # type: ignore[operator]
+def test_what_cannot_be_conditioned_is_refused(
+    extension: ConditionedNorms, model: nn.Module, fields: dict[str, str]
+) -> None:
+    with raises(UsageError, "model-unfit", **fields):
+        extension.extend(model)
+
+
+def test_a_wrong_setting_of_the_norms_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"ConditionedNorms\(embedding\) must be at least 1, got 0"):
+        ConditionedNorms(embedding=0)
+    with pytest.raises(UsageError, match="cannot be 'instance': after pooling, a channel is one number"):
+        ConditionedNorms(head_norm="instance")
+    with raises(UsageError, "unknown-name", kind="head_norm", got="lay"):
+        ConditionedNorms(head_norm="lay")
 
 
 def test_scales_and_shifts_are_made_in_full_precision_under_autocast() -> None:

@@ -5,6 +5,7 @@ import torch
 
 from fedatlas.errors import UsageError
 from fedatlas.models import Classifier, build_model
+from raising import raises
 
 
 def build(shape: tuple[int, int, int] = (3, 32, 32), **options: Any) -> Classifier:
@@ -52,5 +53,6 @@ def test_dropout_drops_features_in_training_only() -> None:
 
 
 def test_instance_norm_on_a_single_pixel_is_refused() -> None:
-    with pytest.raises(UsageError, match="stem_stride=1"):
+    with raises(UsageError, "model-unfit", reason="one-pixel") as caught:
         build(norm="instance")
+    assert "stem_stride=1" in str(caught.value)

@@ -4,6 +4,7 @@ from torch import nn
 
 from fedatlas.errors import UsageError
 from fedatlas.models import NORM_LAYERS, NORMS, make_norm, without_running_statistics
+from raising import raises
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(64, 32), (32, 32), (62, 2), (124, 4), (496, 16), (8, 8), (3, 1)])
@@ -28,7 +29,7 @@ def test_layer_norm_is_one_group_and_instance_norm_keeps_no_statistics() -> None
 
 
 def test_an_unknown_norm_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="Known: batch, group, instance, layer, none"):
+    with raises(UsageError, "unknown-name", known=["batch", "group", "instance", "layer", "none"]):
         make_norm("batchnorm1", 4)
 
 

@@ -21,6 +21,7 @@ from papers.kept_results import pack, unpack
 from papers.options import Options
 from papers.report import filled
 from papers.tables import Task
+from raising import raises
 
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
 TYPES = MappingProxyType({"dark": 40, "bright": 200})
@@ -151,9 +152,8 @@ def test_a_file_of_other_numbers_is_refused(tmp_path: Path, content: str | None)
     file = tmp_path / "other.json"
     if content is not None:
         file.write_text(content)
-    with pytest.raises(DataError) as caught:
+    with raises(DataError, "file-unreadable", path=str(file)):
         unpack(file, tmp_path)
-    assert (caught.value.code, caught.value.fields["path"]) == ("file-unreadable", str(file))
 
 
 def test_all_methods_have_one_optimizer_and_as_many_groups_as_types() -> None:

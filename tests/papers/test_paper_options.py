@@ -9,6 +9,7 @@ import pytest
 
 from fedatlas.errors import DataError, UsageError
 from papers.options import Options, read_options, script
+from raising import raises
 
 PAPERS = Path(__file__).parents[2] / "papers"
 SCRIPTS = sorted(
@@ -74,7 +75,7 @@ def test_names_of_an_option_must_be_known() -> None:
     known = ("CIFAR-10", "Digits")
     assert Options(extra={"sets": "Digits, CIFAR-10"}).listed("sets", known) == ["Digits", "CIFAR-10"]
     assert Options(extra={"sets": ""}).listed("sets", known) == list(known)
-    with pytest.raises(UsageError, match=r"unknown name in --sets 'Digit'. Did you mean 'Digits'\?"):
+    with raises(UsageError, "unknown-name", kind="name in --sets", got="Digit"):
         Options(extra={"sets": "Digit"}).listed("sets", known)
 
 

@@ -14,6 +14,7 @@ from fedatlas.algorithms import fedavg
 from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.report import write_report
 from fedatlas.runs.run import Run
+from raising import raises
 from report.run_folders import FOUR, client, four_correct, write_run
 from tiny import Norms, blob_federation
 
@@ -298,25 +299,25 @@ def test_how_to_reproduce_is_a_command_where_there_is_a_config(run: Run, other: 
 
 def test_portraits_of_another_run_are_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", FOUR, four_correct, vectors=VECTORS[:2])
-    with pytest.raises(RunFolderError, match="2 clients, the run has 4"):
+    with raises(RunFolderError, "wrong-count", got=2, wanted=4):
         report([run], tmp_path)
 
 
 def test_portraits_that_were_cut_short_are_refused(run: Run, tmp_path: Path) -> None:
     path = run.folder / "portraits.npz"
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(RunFolderError, match=r"portraits\.npz cannot be read"):
+    with raises(RunFolderError, "file-unreadable", path=str(path)):
         report([run], tmp_path)
 
 
 def test_a_report_that_cannot_be_written_says_so(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match="cannot make"):
+    with raises(RunFolderError, "file-unwritable", path=str(tmp_path / "file")):
         write_report([run], tmp_path / "file" / "report.html")
 
 
 def test_no_runs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="at least one run"):
+    with raises(UsageError, "data-empty", what="runs"):
         write_report([], tmp_path / "report.html")
 
 

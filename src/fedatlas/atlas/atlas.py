@@ -118,6 +118,7 @@ class Atlas:
                 f"members must be the positions of at least one client, got {members.tolist()}.",
                 code="data-empty",
                 got=members.tolist(),
+                what="members",
             )
         low, high = map(int, members.aminmax())
         if low < 0 or high >= len(self):
@@ -126,6 +127,8 @@ class Atlas:
                 "atlas.rows(names) returns them.",
                 code="out-of-range",
                 got=low,
+                what="members",
+                most=high,
             )
         share = (self.sizes[members] if weights is None else _tensor(weights, "weights")).float()
         if share.shape != members.shape or not bool((share >= 0).all()) or not 0 < float(share.sum()) < float("inf"):
@@ -134,6 +137,7 @@ class Atlas:
                 f"got {share.tolist()} for {len(members)} members.",
                 code="wrong-count",
                 got=share.tolist(),
+                what="weights",
             )
         # The members' unit rows are summed first, so that one product with all rows is left.
         rows = torch.cat([self.unit(own, members) for own in self._chosen(half)], dim=1)
@@ -142,7 +146,9 @@ class Atlas:
     def neighbours(self, client: str, count: int = 5, half: str | None = None) -> list[tuple[str, float]]:
         """Return the most similar clients with their similarity, the nearest first."""
         if expect_number(count, "count of neighbours", whole=True) < 1:
-            raise UsageError(f"count of neighbours must be at least 1, got {count}.", code="out-of-range", got=count)
+            raise UsageError(
+                f"count of neighbours must be at least 1, got {count}.", code="out-of-range", got=count, setting="count"
+            )
         row = self.rows([client])
         similarity = self.similarity_to(row, torch.ones(1), half)
         order = similarity.sort(descending=True, stable=True).indices.tolist()
@@ -175,6 +181,7 @@ class Atlas:
                 code="names-unfit",
                 client=name,
                 got=sorted(halves),
+                known=sorted(self.halves),
             )
         halves = {own: _tensor(vector, own) for own, vector in halves.items()}
         for own, table in self.halves.items():
@@ -185,6 +192,7 @@ class Atlas:
                     code="wrong-shape",
                     client=name,
                     got=tuple(halves[own].shape),
+                    half=own,
                 )
         return replace(
             self,
@@ -319,11 +327,15 @@ def _tensor(values: Any, title: str, *, whole: bool = False) -> Tensor:
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise DataError(f"{title!r} of the atlas must be an array of numbers: {error}.", code="wrong-type") from error
+        raise DataError(
+            f"{title!r} of the atlas must be an array of numbers: {error}.", code="wrong-type", what=title
+        ) from error
     if array.size and array.dtype.kind not in ("iu" if whole else "fiu"):
         kind = "whole numbers" if whole else "numbers"
         raise DataError(
-            f"{title!r} of the atlas must be an array of {kind}, got one of {array.dtype}.", code="wrong-type"
+            f"{title!r} of the atlas must be an array of {kind}, got one of {array.dtype}.",
+            code="wrong-type",
+            what=title,
         )
     return torch.from_numpy(array.astype(np.int64 if whole else np.float32))
 
@@ -338,7 +350,9 @@ def _check(atlas: Atlas) -> None:
             got=atlas.names[:5],
         )
     if not atlas.halves:
-        raise DataError("an atlas needs at least one half, e.g. 'feature' or 'label'.", code="data-empty")
+        raise DataError(
+            "an atlas needs at least one half, e.g. 'feature' or 'label'.", code="data-empty", what="halves"
+        )
     for own, table in atlas.halves.items():
         if table.dtype != torch.float32 or table.ndim != 2 or len(table) != count or table.device.type != "cpu":
             raise DataError(
@@ -346,6 +360,7 @@ def _check(atlas: Atlas) -> None:
                 f"got {table.dtype} {tuple(table.shape)} on {table.device}.",
                 code="wrong-shape",
                 got=table.dtype,
+                half=own,
             )
         if not bool(table.isfinite().all()):
             where = int((~table.isfinite()).any(1).nonzero()[0])
@@ -353,21 +368,28 @@ def _check(atlas: Atlas) -> None:
                 f"half {own!r} of the atlas holds NaN or infinity, first at client {atlas.names[where]!r}.",
                 code="not-finite",
                 client=atlas.names[where],
+                half=own,
             )
     if atlas.sizes.dtype != torch.int64 or atlas.sizes.shape != (count,) or bool((atlas.sizes < 0).any()):
         raise DataError(
             f"sizes of the atlas must be {count} non-negative int64 numbers, got {atlas.sizes}.",
             code="wrong-shape",
             got=atlas.sizes,
+            what="sizes",
         )
     if len(atlas.domains) != count:
         raise DataError(
             f"the atlas has {count} clients but {len(atlas.domains)} domains; give one each, or none.",
             code="wrong-count",
+            what="domains",
+            got=len(atlas.domains),
+            wanted=count,
         )
     try:
         json.dumps(dict(atlas.provenance), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"provenance of the atlas must hold plain values that JSON knows: {error}.", code="wrong-type"
+            f"provenance of the atlas must hold plain values that JSON knows: {error}.",
+            code="wrong-type",
+            what="provenance",
         ) from error

@@ -58,8 +58,11 @@ def run_atlas(run: Run, *, parameters: Sequence[str] | None = None, adapted: Seq
     known = {c: memory[PERSONAL] for c, memory in sorted(checkpoint.clients.items()) if PERSONAL in memory}
     if not known:
         raise UsageError(
-            f"{run.folder}: {run.name} keeps nothing with its clients, so there is no vector to map. "
-            "Use a run of fedpce, fedbn or fedper, or map the data themselves."
+            f"{run.folder}: {run.name} keeps no parameters with its clients, so there is no vector to map. "
+            "Use a run of fedpce, fedbn or fedper, or map the data instead.",
+            code="run-unfit",
+            run=str(run.folder),
+            algorithm=run.name,
         )
     names = list(parameters or _without_statistics(next(iter(known.values()))))
     clients = run.resolved["federation"]["clients"]
@@ -89,5 +92,10 @@ def _without_statistics(personal: Tensors) -> list[str]:
 def _vector(run: Run, personal: Tensors, names: Sequence[str]) -> Tensor:
     missing = next((name for name in names if name not in personal), None)
     if missing is not None:
-        raise UsageError(f"{run.folder}: clients keep {', '.join(sorted(personal))}, and no {missing!r}.")
+        raise UsageError(
+            f"{run.folder}: clients keep {', '.join(sorted(personal))}, but not {missing!r}.",
+            code="unknown-name",
+            got=missing,
+            known=tuple(sorted(personal)),
+        )
     return torch.cat([personal[name].detach().float().flatten() for name in names])

@@ -57,17 +57,20 @@ def group_clients(
             f"vectors must be (clients, width), at least one client; got shape {tuple(vectors.shape)}.",
             code="data-empty",
             got=tuple(vectors.shape),
+            what="vectors",
         )
     for title, value in (("count of groups", count), ("n_init", n_init)):
         if value < 1:
-            raise UsageError(f"{title} must be at least 1, got {value}.", code="out-of-range", got=value)
+            raise UsageError(f"{title} must be at least 1, got {value}.", code="out-of-range", got=value, setting=title)
     if method not in METHODS:
         raise unknown_name("method of grouping", method, METHODS)
     if covariance not in COVARIANCES:
         raise unknown_name("covariance", covariance, COVARIANCES)
     points = vectors.detach().double().cpu().numpy()
     if not np.isfinite(points).all():
-        raise DataError("vectors of clients to be grouped must be finite; got NaN or infinity.", code="not-finite")
+        raise DataError(
+            "vectors of clients to be grouped must be finite; got NaN or infinity.", code="not-finite", what="vectors"
+        )
     if method == "finch":
         found = first_neighbours(points)
     else:
@@ -145,6 +148,8 @@ def cluster_accuracy(labels: Tensor, types: Sequence[Hashable]) -> float:
             f"give one type for each client, at least one client; got {len(types)} for {len(labels)}.",
             code="data-empty",
             got=len(types),
+            what="types",
+            wanted=len(labels),
         )
     members: dict[int, Counter[Hashable]] = {}
     for label, kind in zip(labels.tolist(), types, strict=True):

@@ -104,7 +104,9 @@ def plan_noise(
         bought = target
     else:
         raise UsageError(
-            f"with_noise takes either sigma or epsilon, got sigma={sigma}, epsilon={target}.", code="noise-settings"
+            f"with_noise takes either sigma or epsilon, got sigma={sigma}, epsilon={target}.",
+            code="noise-settings",
+            setting="sigma",
         )
     promise = {
         "protects": protects,
@@ -154,6 +156,7 @@ def _bounds(provenance: Mapping[str, Any], halves: list[str], clip: float | None
             raise UsageError(
                 "protects='client' needs clip, the norm that no half of a client's vector may exceed.",
                 code="noise-settings",
+                setting="clip",
             )
         _check_positive(clip=clip)
         return dict.fromkeys(halves, float(clip))
@@ -165,12 +168,15 @@ def _bounds(provenance: Mapping[str, Any], halves: list[str], clip: float | None
             f"feature_average(..., clip=1.0); half {loose!r} of this atlas comes from "
             f"{provenance.get('source', 'another source')!r}.",
             code="noise-settings",
+            setting="protects",
+            half=loose,
         )
     if clip is not None:
         raise UsageError(
             f"with protects='example' the source has set clip, {dict(known)}; leave it out, got {clip}.",
             code="noise-settings",
             got=clip,
+            setting="clip",
         )
     return {half: float(known[half]) for half in halves}
 
@@ -178,9 +184,11 @@ def _bounds(provenance: Mapping[str, Any], halves: list[str], clip: float | None
 def _check_positive(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < math.inf:
-            raise UsageError(f"{name} must be a positive number, got {value}.", code="out-of-range", got=value)
+            raise UsageError(
+                f"{name} must be a positive number, got {value}.", code="out-of-range", got=value, setting=name
+            )
 
 
 def _check_delta(delta: float) -> None:
     if not 0 < delta < 1:
-        raise UsageError(f"delta must be in (0, 1), got {delta}.", code="out-of-range", got=delta)
+        raise UsageError(f"delta must be in (0, 1), got {delta}.", code="out-of-range", got=delta, setting="delta")

@@ -23,6 +23,8 @@ def group_labels(points: Tensor, count: int, method: str, seed: int) -> Tensor:
             f"count of groups must be in [1, {len(points)}], the number of clients; got {count}.",
             code="out-of-range",
             got=count,
+            setting="count",
+            most=len(points),
         )
     # Spherical: the points are unit vectors, whose directions have no scales of their own.
     return group_clients(points, count, method=method, covariance="spherical", seed=seed).labels
@@ -36,7 +38,10 @@ def place(points: Tensor, method: str, seed: int) -> np.ndarray:
         raise unknown_name("method of mapping", method, ["pca", "tsne"])
     if len(points) < 4:
         raise UsageError(
-            f"tsne needs at least 4 clients, got {len(points)}; use pca.", code="out-of-range", got=len(points)
+            f"tsne needs at least 4 clients, got {len(points)}; use pca.",
+            code="out-of-range",
+            got=len(points),
+            what="clients",
         )
     from sklearn.manifold import TSNE
 

@@ -119,7 +119,9 @@ def feature_average(federation: Federation, embeddings: Embeddings, *, clip: flo
             2 clip / n; ``Atlas.with_noise(protects="example")`` needs that.
     """
     if clip is not None and not clip > 0:
-        raise UsageError(f"feature_average(clip) must be positive, got {clip}.", code="out-of-range", got=clip)
+        raise UsageError(
+            f"feature_average(clip) must be positive, got {clip}.", code="out-of-range", got=clip, setting="clip"
+        )
     examples = _examples(federation, embeddings)
 
     def mean(own: Tensor, labels: Tensor) -> Tensor:
@@ -176,6 +178,7 @@ def head_weights(federation: Federation, states: Mapping[str, Tensors], model: n
                 code="shape-mismatch",
                 client=client,
                 got=got,
+                what=wrong,
             )
     rows = torch.zeros(len(federation), sum(shape.numel() for shape in shapes.values()))
     for i, member in enumerate(federation):
@@ -191,6 +194,7 @@ def _examples(federation: Federation, embeddings: Embeddings) -> Tensor:
             "encode the same federation.",
             code="embeddings-mismatch",
             got=len(embeddings.examples),
+            wanted=len(federation.data),
         )
     return embeddings.examples.cpu()
 

@@ -43,9 +43,11 @@ def read_vectors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     except (SafetensorError, OSError) as error:
         raise _unusable(path, f"it is not a whole safetensors file ({error})") from error
     if notes.get("form") != _FORM:
-        raise _unusable(path, f"it is not an atlas of the form {_FORM!r} (it says {notes.get('form')!r})")
+        raise _unusable(
+            path, f"it is not an atlas of the form {_FORM!r} (it says {notes.get('form')!r})", "content-unfit"
+        )
     if notes.get("sha256") != _digest(tensors, notes.get("words", "")):
-        raise _unusable(path, "it was altered (its checksum differs)")
+        raise _unusable(path, "it was altered (its checksum differs)", "file-altered")
     words: dict[str, Any] = json.loads(notes["words"])
     return tensors, words
 
@@ -58,9 +60,9 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
     return digest.hexdigest()
 
 
-def _unusable(path: str | os.PathLike[str], why: str) -> DataError:
+def _unusable(path: str | os.PathLike[str], why: str, code: str = "file-unreadable") -> DataError:
     return DataError(
         f"the atlas {path} cannot be used: {why}. Restore it from a copy, or make it again.",
-        code="file-unreadable",
+        code=code,
         path=str(path),
     )

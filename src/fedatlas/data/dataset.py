@@ -48,17 +48,26 @@ class Dataset:
                 raise DataError(
                     f"{self.name}: {len(values)} {title} entries for {len(self)} examples; give one each.",
                     code="wrong-count",
+                    what=title,
+                    got=len(values),
+                    wanted=len(self),
                 )
             if len(values) and not 0 <= int(values.min()) <= int(values.max()) < len(names):
                 raise DataError(
                     f"{self.name}: {title} must index {len(names)} names, got up to {int(values.max())}.",
                     code="out-of-range",
+                    what=title,
+                    got=int(values.max()),
+                    wanted=len(names),
                 )
 
         if self.is_test is not None and self.is_test.shape != self.labels.shape:
             raise DataError(
                 f"{self.name}: {len(self.is_test)} is_test entries for {len(self)} examples; give all one.",
                 code="wrong-count",
+                what="is_test",
+                got=len(self.is_test),
+                wanted=len(self),
             )
 
     def __len__(self) -> int:
@@ -136,6 +145,8 @@ def input_kind(inputs: Tensor) -> str:
         f"(N, width); got {inputs.dtype} of shape {tuple(inputs.shape)}.",
         code="wrong-shape",
         got=inputs.dtype,
+        what="inputs",
+        shape=tuple(inputs.shape),
     )
 
 
@@ -147,14 +158,22 @@ def check_examples(name: str, inputs: Tensor, labels: Tensor, num_classes: int) 
             f"{name}: labels must be int64 of shape (N,); got {labels.dtype} of {tuple(labels.shape)}.",
             code="wrong-shape",
             got=labels.dtype,
+            what="labels",
+            shape=tuple(labels.shape),
         )
     if len(inputs) != len(labels):
         raise DataError(
-            f"{name}: {len(inputs)} inputs but {len(labels)} labels; give one label for each input.", code="wrong-count"
+            f"{name}: {len(inputs)} inputs but {len(labels)} labels; give one label for each input.",
+            code="wrong-count",
+            what="labels",
+            got=len(labels),
+            wanted=len(inputs),
         )
     if len(labels) == 0:
         raise DataError(
-            f"{name}: there are no examples. Check the file or the arrays that it comes from.", code="data-empty"
+            f"{name}: there are no examples. Check the file or the arrays that it comes from.",
+            code="data-empty",
+            data=name,
         )
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= num_classes:
@@ -164,6 +183,8 @@ def check_examples(name: str, inputs: Tensor, labels: Tensor, num_classes: int) 
             "Renumber the labels or name all classes.",
             code="out-of-range",
             got=int(labels[where]),
+            what="labels",
+            example=where,
         )
     check_finite(name, inputs)
 
@@ -173,7 +194,10 @@ def check_finite(name: str, inputs: Tensor) -> None:
     if inputs.is_floating_point() and not all_finite(inputs):
         where = int((~inputs.isfinite()).flatten(1).any(1).nonzero()[0])
         raise DataError(
-            f"{name}: inputs hold NaN or infinity, first at example {where}. Clean or drop it.", code="not-finite"
+            f"{name}: inputs hold NaN or infinity, first at example {where}. Clean or drop it.",
+            code="not-finite",
+            what="inputs",
+            example=where,
         )
 
 
@@ -193,7 +217,11 @@ def _places(data: Dataset, what: str, own: Sequence[str], known: Sequence[str]) 
         named = "Name them as the run does (classes=, in an npz file an array classes), or drop their examples."
         do = named if what == "classes" else "Replace or drop them."
         raise DataError(
-            f"{data.name} has the {what} {strange}, which the run's {list(known)} do not hold. {do}", code="names-unfit"
+            f"{data.name} has the {what} {strange}, which the run's {list(known)} do not hold. {do}",
+            code="names-unfit",
+            what=what,
+            got=strange,
+            known=list(known),
         )
     return torch.tensor([list(known).index(name) for name in own], device=data.labels.device)
 

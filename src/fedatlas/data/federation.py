@@ -70,12 +70,16 @@ class Federation:
 
     def __post_init__(self) -> None:
         if not self.clients:
-            raise DataError(f"{self.data.name}: a federation needs at least one client.", code="data-empty")
+            raise DataError(
+                f"{self.data.name}: a federation needs at least one client.", code="data-empty", what="clients"
+            )
         names = [client.name for client in self.clients]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise DataError(
-                f"{self.data.name}: two clients are named {twice!r}; names must differ.", code="name-repeated"
+                f"{self.data.name}: two clients are named {twice!r}; names must differ.",
+                code="name-repeated",
+                client=twice,
             )
         within = self._all_within()
         for client in self.clients:
@@ -171,7 +175,10 @@ class Federation:
         """
         if not folds >= 2 or not 0 <= fold < folds:
             raise UsageError(
-                f"fold must be in [0, folds) and folds at least 2, got fold={fold}, folds={folds}.", code="out-of-range"
+                f"fold must be in [0, folds) and folds at least 2, got fold={fold}, folds={folds}.",
+                code="out-of-range",
+                fold=fold,
+                folds=folds,
             )
         tested = torch.cat([client.test for client in self.clients])
         if len(tested.unique()) < len(tested):
@@ -179,6 +186,7 @@ class Federation:
                 f"{self.name}: clients are tested on the same examples, so in folds one would train on what another is "
                 "tested on. Use test='client' (in a config, data.test) with folds.",
                 code="partition-unfit",
+                setting="test",
             )
         clients = []
         for i, client in enumerate(self.clients):
@@ -188,6 +196,8 @@ class Federation:
                     f"client {client.name} has {len(own)} examples, too few for {folds} folds.",
                     code="too-few-examples",
                     client=client.name,
+                    got=len(own),
+                    wanted=folds,
                 )
             order = torch.from_numpy(numpy_generator(seed, "folds", i).permutation(len(own))).to(own.device)
             parts = own[order].tensor_split(folds)
@@ -208,9 +218,16 @@ class Federation:
                 f"give one transform for each of {len(self.clients)} clients, got {len(transforms)}.",
                 code="wrong-count",
                 got=len(transforms),
+                what="transforms",
+                wanted=len(self.clients),
             )
         if self.data.kind != "image" and any(t is not None for t in transforms):
-            raise UsageError(f"transforms change images; {self.name} holds {self.data.kind}.", code="kind-mismatch")
+            raise UsageError(
+                f"transforms change images; {self.name} holds {self.data.kind}.",
+                code="kind-mismatch",
+                what="transforms",
+                got=self.data.kind,
+            )
         changed = (replace(c, transform=t) for c, t in zip(self.clients, transforms, strict=True))
         return replace(self, clients=tuple(changed))
 

@@ -33,7 +33,9 @@ def decode_images(blob: Bytes, offset: NDArray[np.int64], where: str) -> Bytes:
                 pixels = np.asarray(_colour(picture))
         except (OSError, UnidentifiedImageError) as reason:
             raise DataError(
-                f"{where}: picture {i} cannot be decoded ({reason}). Write the file again.", code="file-unreadable"
+                f"{where}: picture {i} cannot be decoded ({reason}). Write the file again.",
+                code="file-unreadable",
+                picture=i,
             ) from reason
         if images is None:
             images = np.empty((len(offset) - 1, *pixels.shape), np.uint8)
@@ -42,10 +44,11 @@ def decode_images(blob: Bytes, offset: NDArray[np.int64], where: str) -> Bytes:
                 f"{where}: picture {i} is {pixels.shape[1]}x{pixels.shape[0]}, the first is "
                 f"{images.shape[2]}x{images.shape[1]}. Resize them to one size before packing.",
                 code="pictures-differ",
+                picture=i,
             )
         images[i] = pixels
     if images is None:
-        raise DataError(f"{where}: there are no pictures in it.", code="data-empty")
+        raise DataError(f"{where}: there are no pictures in it.", code="data-empty", what="pictures")
     return images
 
 

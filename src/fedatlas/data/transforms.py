@@ -26,6 +26,7 @@ class GaussianNoise:
                 f"GaussianNoise: variance must be 0 or more, got {self.variance}.",
                 code="out-of-range",
                 got=self.variance,
+                setting="variance",
             )
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
@@ -53,7 +54,9 @@ class Blur:
 
     def __post_init__(self) -> None:
         if not 0 < self.sigma < float("inf"):
-            raise UsageError(f"Blur: sigma must be above 0, got {self.sigma}.", code="out-of-range", got=self.sigma)
+            raise UsageError(
+                f"Blur: sigma must be above 0, got {self.sigma}.", code="out-of-range", got=self.sigma, setting="sigma"
+            )
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return the changed images."""
@@ -84,7 +87,10 @@ class ColorShift:
                 "ColorShift: brightness, contrast and saturation must be 0 or more and hue in [-0.5, 0.5]; got "
                 f"{self.brightness}, {self.contrast}, {self.saturation} and {self.hue}.",
                 code="out-of-range",
-                got=self.brightness,
+                brightness=self.brightness,
+                contrast=self.contrast,
+                saturation=self.saturation,
+                hue=self.hue,
             )
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
@@ -133,13 +139,15 @@ class Augment:
                     f"Augment: {title} must be a probability in [0, 1], got {getattr(self, title)}.",
                     code="out-of-range",
                     got=getattr(self, title),
+                    setting=title,
                 )
         if self.padding < 0 or not 1 <= self.erase_pixels[0] <= self.erase_pixels[1]:
             raise UsageError(
                 "Augment: padding must be 0 or more and erase_pixels a least and a greatest number of pixels; got "
                 f"{self.padding} and {self.erase_pixels}.",
                 code="out-of-range",
-                got=self.padding,
+                padding=self.padding,
+                erase_pixels=self.erase_pixels,
             )
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:

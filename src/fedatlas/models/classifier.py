@@ -81,6 +81,8 @@ class InputForm:
             f"vocabulary_size {self.vocabulary_size}. Choose another model ({fitting}) or another data set.",
             code="kind-mismatch",
             got=self.kind,
+            model=model,
+            fitting=fitting,
         )
 
 
@@ -92,6 +94,7 @@ def require_positive(model: str, **options: int) -> None:
                 f"{model}: {option} must be a whole number of at least 1, got {value!r}.",
                 code="out-of-range",
                 got=value,
+                setting=option,
             )
 
 
@@ -99,7 +102,9 @@ def require_probability(model: str, **options: float) -> None:
     """Raise UsageError if an option is not in [0, 1)."""
     for option, value in options.items():
         if not 0 <= value < 1:
-            raise UsageError(f"{model}: {option} must be in [0, 1), got {value!r}.", code="out-of-range", got=value)
+            raise UsageError(
+                f"{model}: {option} must be in [0, 1), got {value!r}.", code="out-of-range", got=value, setting=option
+            )
 
 
 def dropout(probability: float) -> nn.Module:

@@ -83,6 +83,7 @@ class ConditionedClassifier(nn.Module):
                 "algorithm.",
                 code="model-unfit",
                 got=type(model).__name__,
+                reason="no-norm",
             )
         self._norms: list[nn.Module] = list(found.values())
         self._shapes = [_affine_shape(path, norm) for path, norm in found.items()]
@@ -158,6 +159,7 @@ def _affine_shape(path: str, norm: nn.Module) -> tuple[int, ...]:
             f"FedPCE: {path} is an RMSNorm, which has no shift. Choose a model with other norms.",
             code="model-unfit",
             got=path,
+            reason="no-shift",
         )
     width = norm.num_features
     assert isinstance(width, int)
@@ -185,6 +187,7 @@ def _refuse_lone_numbers(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
             "images, a stem that keeps more pixels, or another norm.",
             code="model-unfit",
             got=type(norm).__name__,
+            reason="one-pixel",
         )
 
 
@@ -200,5 +203,6 @@ def _checked_features(model: str, inputs: Tensor, features: Tensor) -> bool:
             "does that: each channel's mean over the image is then its shift. Move it, or use another norm.",
             code="model-unfit",
             got=model,
+            reason="same-features",
         )
     return True

@@ -24,6 +24,7 @@ def find_head(model: nn.Module) -> nn.Module:
             f"{where} has no module named {HEAD!r} with parameters. "
             f"Name its classifier so (self.{HEAD} = ...), as the models of fedatlas do.",
             code="head-unfit",
+            reason="missing",
         )
     depth = min(path.count(".") for path in found)
     outermost = [path for path in found if path.count(".") == depth]
@@ -31,6 +32,8 @@ def find_head(model: nn.Module) -> nn.Module:
         raise UsageError(
             f"{where} has several {HEAD!r} modules ({', '.join(outermost)}). Rename all but its classifier.",
             code="head-unfit",
+            reason="several",
+            got=outermost,
         )
     return found[outermost[0]]
 
@@ -46,6 +49,8 @@ def head_parameters(model: nn.Module) -> list[str]:
     names = [name for name, p in model.named_parameters() if id(p) in own and p.requires_grad]
     if not names:
         raise UsageError(
-            f"the {HEAD!r} of {type(model).__name__} is frozen: none of its parameters is trained.", code="head-unfit"
+            f"the {HEAD!r} of {type(model).__name__} is frozen: none of its parameters is trained.",
+            code="head-unfit",
+            reason="frozen",
         )
     return names

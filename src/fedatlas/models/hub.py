@@ -89,6 +89,8 @@ def hub_backbone(
             f"model {title!r} reads images of {wanted} channels, got {channels}. Convert the images.",
             code="kind-mismatch",
             got=channels,
+            model=title,
+            wanted=wanted,
         )
     expected = getattr(backbone.config, "image_size", None)
     size = expected if image_size is None and isinstance(expected, int) else image_size
@@ -104,17 +106,24 @@ def load_backbone(source: str) -> tuple[Any, set[str]]:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
         raise UsageError(
-            f"model 'hf:{source}' needs transformers: pip install 'fedatlas[hub]'. {ways}", code="package-missing"
+            f"model 'hf:{source}' needs transformers: pip install 'fedatlas[hub]'. {ways}",
+            code="package-missing",
+            package="transformers",
         ) from error
     try:
         backbone, report = transformers.AutoModel.from_pretrained(source, output_loading_info=True)
     except (OSError, ValueError) as error:
-        raise UsageError(f"model 'hf:{source}' cannot be loaded: {error} {ways}", code="source-unavailable") from error
+        raise UsageError(
+            f"model 'hf:{source}' cannot be loaded: {error} {ways}", code="source-unavailable", source=source
+        ) from error
     # A text and image model (CLIP, SigLIP) holds its image encoder as a part.
     backbone = getattr(backbone, "vision_model", backbone).float()
     if getattr(backbone, "main_input_name", "pixel_values") != "pixel_values":
         raise UsageError(
-            f"model 'hf:{source}' is a {type(backbone).__name__}, which reads no images.", code="kind-mismatch"
+            f"model 'hf:{source}' is a {type(backbone).__name__}, which reads no images.",
+            code="kind-mismatch",
+            model=f"hf:{source}",
+            wanted="images",
         )
     return backbone, {str(name) for name in report["missing_keys"]}
 
@@ -130,16 +139,25 @@ def add_head(model: HubClassifier, example: Tensor, num_classes: int, missing: s
                 f"model {title!r} cannot read images of {tuple(example.shape[1:])} with image_size="
                 f"{model.image_size}: {error}. Set image_size to what it expects.",
                 code="wrong-shape",
+                model=title,
+                setting="image_size",
+                shape=tuple(example.shape[1:]),
             ) from error
         if model.pooling == "auto":
             model.pooling = choose_pooling(model.backbone, outputs, missing)
         if model.pooling == "pooler" and getattr(outputs, "pooler_output", None) is None:
             raise UsageError(
-                f"model {title!r} has no pooler; use pooling='cls', 'mean' or 'auto'.", code="kind-mismatch"
+                f"model {title!r} has no pooler; use pooling='cls', 'mean' or 'auto'.",
+                code="kind-mismatch",
+                model=title,
+                setting="pooling",
             )
         if model.pooling == "cls" and outputs.last_hidden_state.ndim != 3:
             raise UsageError(
-                f"model {title!r} makes maps, not tokens; use pooling='mean' or 'auto'.", code="kind-mismatch"
+                f"model {title!r} makes maps, not tokens; use pooling='mean' or 'auto'.",
+                code="kind-mismatch",
+                model=title,
+                setting="pooling",
             )
         features = pool(outputs, model.pooling)
         model.head = nn.Linear(features.shape[1], num_classes)

@@ -102,10 +102,15 @@ def mobilenet_v2(
     require_probability("mobilenet_v2", dropout=dropout)
     if stem_stride not in (1, 2):
         raise UsageError(
-            f"mobilenet_v2: stem_stride must be 1 or 2, got {stem_stride!r}.", code="out-of-range", got=stem_stride
+            f"mobilenet_v2: stem_stride must be 1 or 2, got {stem_stride!r}.",
+            code="out-of-range",
+            got=stem_stride,
+            setting="stem_stride",
         )
     if width <= 0:
-        raise UsageError(f"mobilenet_v2: width must be above 0, got {width!r}.", code="out-of-range", got=width)
+        raise UsageError(
+            f"mobilenet_v2: width must be above 0, got {width!r}.", code="out-of-range", got=width, setting="width"
+        )
     scale = 16 * stem_stride
     remedy = "use larger images, stem_stride=1 or another norm"
     check_map_size("mobilenet_v2", norm, -(-height // scale), -(-breadth // scale), remedy)

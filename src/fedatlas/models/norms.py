@@ -54,7 +54,10 @@ def check_map_size(model: str, norm: str, height: int, width: int, remedy: str) 
     if norm == "instance" and height * width == 1:
         raise UsageError(
             f"{model}: norm='instance' needs more than one pixel, but the last map is 1x1; {remedy}.",
-            code="out-of-range",
+            code="model-unfit",
+            model=model,
+            reason="one-pixel",
+            setting="norm",
         )
 
 
@@ -94,6 +97,7 @@ def with_head_norm(model: nn.Module, kind: str) -> nn.Module:
             "Use a model that does (resnet18 with head_norm=true), or leave head_norm at 'layer'.",
             code="model-unfit",
             got=kind,
+            reason="no-norm",
         )
     channels = found.normalized_shape[-1]
     norm = nn.BatchNorm1d(channels) if kind == "batch" else ScaleAndShift(channels)

@@ -49,6 +49,9 @@ def load_pretrained(model: Classifier, source: str | Path, rename: Callable[[str
             f"pretrained={str(source)!r} does not fit {type(model).__name__}: {'; '.join(filter(None, complaints))}. "
             "Set stem, norm, width and the number of channels to those of the published model.",
             code="pretrained-unfit",
+            source=str(source),
+            missing=[name for name in missing if name not in counters],
+            unexpected=[name for name in unexpected if name not in counters],
         )
     model.load_state_dict(found, strict=False)
 
@@ -93,6 +96,8 @@ def find_weights(source: str | Path) -> Path:
                 f"pretrained={str(source)!r} must hold {HUB_FILE} or one file that ends in {', '.join(SUFFIXES)}; "
                 f"found {', '.join(file.name for file in files) or 'none'}. Name the file itself.",
                 code="pretrained-unfit",
+                source=str(source),
+                found=tuple(file.name for file in files),
             )
         return preferred[0]
     if path.suffix in SUFFIXES or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
@@ -100,6 +105,7 @@ def find_weights(source: str | Path) -> Path:
             f"pretrained={str(source)!r} is not a file and not a folder; give one, or a hub name like "
             "timm/resnet18.a1_in1k.",
             code="file-missing",
+            source=str(source),
         )
     return download(str(source))
 
@@ -115,10 +121,11 @@ def download(name: str) -> Path:
             f"pretrained={name!r} is not a file or folder, and reading it from the hub needs huggingface_hub: "
             f"pip install 'fedatlas[hub]'. {ways}",
             code="package-missing",
+            package="huggingface_hub",
         ) from error
     try:
         return Path(hub.hf_hub_download(name, HUB_FILE))
     except (hub_error, OSError, ValueError) as error:
         raise UsageError(
-            f"cannot load {HUB_FILE} of {name!r} from the hub: {error}. {ways}", code="source-unavailable"
+            f"cannot load {HUB_FILE} of {name!r} from the hub: {error}. {ways}", code="source-unavailable", source=name
         ) from error

@@ -195,8 +195,8 @@ def hub_encoder(source: str) -> HubEncoder:
     """Return a ViT of a folder or hub name in two halves, having seen that together they give what the whole does."""
     backbone, _ = load_backbone(source)
     unfit = UsageError(
-        f"backbone='hf:{source}' is a {type(backbone).__name__}, into which prompts cannot be put. "
-        "Give a ViT (google/vit-base-patch16-224-in21k, say), or one of its form.",
+        f"backbone='hf:{source}' is a {type(backbone).__name__}, which cannot take prompts. "
+        "Give a ViT, such as google/vit-base-patch16-224-in21k, or a model of the same form.",
         code="pretrained-unfit",
         got=source,
     )
@@ -249,16 +249,20 @@ def prompted_vit(
     require_probability(title, dropout=dropout)
     if not 0 < prompt_rate < float("inf"):
         raise UsageError(
-            f"{title}: prompt_rate must be above 0, got {prompt_rate}.", code="out-of-range", got=prompt_rate
+            f"{title}: prompt_rate must be above 0, got {prompt_rate}.",
+            code="out-of-range",
+            setting="prompt_rate",
+            got=prompt_rate,
         )
     encoder: TokenEncoder
     if backbone is not None:
         if not backbone.startswith(HUB_PREFIX) or weights is not None:
             raise UsageError(
-                f"{title}: backbone must be {HUB_PREFIX}NAME_OR_FOLDER, without weights of its own; "
+                f"{title}: backbone must be {HUB_PREFIX}NAME_OR_FOLDER, and weights must then be left out; "
                 f"got backbone={backbone!r}, weights={weights!r}.",
                 code="settings-conflict",
                 got=backbone,
+                weights=weights,
             )
         encoder = hub_encoder(backbone.removeprefix(HUB_PREFIX))
         require_channels(title, encoder.channels, channels)

@@ -61,6 +61,7 @@ def mlp(num_classes: int, form: InputForm, *, hidden: Sequence[int] = (200,)) ->
             f"mlp: hidden must be a sequence of widths such as (200, 200), got {hidden!r}.",
             code="wrong-type",
             got=hidden,
+            setting="hidden",
         )
     for width in hidden:
         require_positive("mlp", hidden=width)
@@ -77,6 +78,9 @@ def cnn(num_classes: int, form: InputForm, *, width: int = 32, norm: str = "none
     require_positive("cnn", width=width)
     if min(image[1:]) < 6:
         raise UsageError(
-            f"cnn: images must be at least 6x6, got {image[1]}x{image[2]}.", code="out-of-range", got=image[1]
+            f"cnn: images must be at least 6x6, got {image[1]}x{image[2]}.",
+            code="out-of-range",
+            got=image[1],
+            what="images",
         )
     return ConvolutionalNetwork(image, num_classes, width, norm)

@@ -154,7 +154,11 @@ def make_transformer(
     require_positive(model, patch=patch, width=width, depth=depth, heads=heads)
     if width % heads:
         raise UsageError(
-            f"{model}: width must be a multiple of heads, got {width} and {heads}.", code="out-of-range", got=width
+            f"{model}: width must be a multiple of heads, got {width} and {heads}.",
+            code="out-of-range",
+            got=width,
+            setting="width",
+            heads=heads,
         )
     state: dict[str, Tensor] = {}
     size = patch * math.ceil(max(sides) / patch)
@@ -181,6 +185,8 @@ def require_channels(model: str, wanted: int, got: int) -> None:
             f"model {model!r} reads images of {wanted} channels, got {got}. Convert the images.",
             code="kind-mismatch",
             got=got,
+            model=model,
+            wanted=wanted,
         )
 
 
@@ -204,6 +210,7 @@ def fill(encoder: VisionTransformer, state: dict[str, Tensor], where: str) -> No
             f"{where} does not fit: {'; '.join(filter(None, complaints))}. "
             "Set patch, width and depth to those that the file was made with.",
             code="pretrained-unfit",
+            source=where,
         )
     encoder.load_state_dict(state)
 

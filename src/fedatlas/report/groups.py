@@ -76,7 +76,7 @@ def final(run: Run) -> dict[str, Any] | None:
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Return the runs by label and settings, in order of first appearance."""
     if not runs:
-        raise UsageError("a report needs at least one run, got none.", code="data-empty")
+        raise UsageError("a report needs at least one run, got none.", code="data-empty", what="runs")
     _check_same_data(runs)
     found: dict[str, list[Run]] = {}
     for run in distinct_runs(runs):
@@ -147,6 +147,7 @@ def _check_same_data(runs: Sequence[Run]) -> None:
                 f"{len(first['classes'])} classes, {run.folder} has {other['data']} with {len(other['classes'])}. "
                 "Write a report for each.",
                 code="data-differ",
+                runs=(str(runs[0].folder), str(run.folder)),
             )
 
 

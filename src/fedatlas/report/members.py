@@ -86,7 +86,13 @@ def read_portraits(run: Run) -> Portraits:
     expected = len(run.resolved["federation"]["clients"])
     if len(vectors) != expected or any(i >= expected for i in images):
         found = f"{path} is of {len(vectors)} clients, the run has {expected}"
-        raise RunFolderError(f"{found}; delete it to report without it.", code="file-unreadable")
+        raise RunFolderError(
+            f"{found}; delete it to report without it.",
+            code="wrong-count",
+            path=str(path),
+            got=len(vectors),
+            wanted=expected,
+        )
     return Portraits(vectors, images)
 
 

@@ -35,7 +35,9 @@ def write_report(runs: Sequence[Run], path: Path, *, title: str | None = None) -
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(
-            f"cannot make {path.parent}: {error.strerror}. Write the report elsewhere.", code="file-unwritable"
+            f"cannot make {path.parent}: {error.strerror}. Write the report elsewhere.",
+            code="file-unwritable",
+            path=str(path.parent),
         ) from error
     atomic_write(path, page.encode("utf-8", errors="replace"))
     return path

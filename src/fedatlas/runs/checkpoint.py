@@ -137,6 +137,7 @@ class CheckpointStore:
             raise RunFolderError(
                 f"there is no checkpoint in {self.folder}: the run did not reach its first. Resume it, or train again.",
                 code="checkpoint-missing",
+                path=str(self.folder),
             ) from error
         except OSError as error:
             raise RunFolderError(

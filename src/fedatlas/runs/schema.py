@@ -83,11 +83,17 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             entry = json.loads(line)
         except ValueError as error:
             raise RunFolderError(
-                f"{path}, line {number} is not JSON ({error}); {ALTERED}", code="file-altered", path=str(path)
+                f"{path}, line {number} is not JSON ({error}); {ALTERED}",
+                code="file-altered",
+                path=str(path),
+                line=number,
             ) from error
         if wrong := misfit(entry, _LINES[path.name]):
             raise RunFolderError(
-                f"{path}, line {number} is not a record: {wrong}; {ALTERED}", code="file-altered", path=str(path)
+                f"{path}, line {number} is not a record: {wrong}; {ALTERED}",
+                code="file-altered",
+                path=str(path),
+                line=number,
             )
         found.append(entry)
     return found

@@ -172,6 +172,8 @@ def check_rounds(played: int, asked: int, folder: Path) -> None:
             "folder for fewer.",
             code="rounds-played",
             path=str(folder),
+            played=played,
+            asked=asked,
         )
 
 

@@ -159,6 +159,8 @@ def _halves(
             f"the network was trained on embeddings by {trained_with}, got embeddings by {embeddings.encoder}. "
             "Use the same encoder, or train a network again.",
             code="embeddings-mismatch",
+            got=embeddings.encoder,
+            wanted=trained_with,
         )
     examples = [_vectors(client, embeddings) if len(client.train) else embeddings.examples[:0] for client in clients]
     classes = network.scaled(embeddings.classes.float())
@@ -195,6 +197,9 @@ def check_embeddings(federation: Federation, embeddings: Embeddings) -> None:
                 f"{federation.name} has {count} {what}, got embeddings of shape {tuple(vectors.shape)}. "
                 "Encode this federation, not another.",
                 code="wrong-shape",
+                what=what,
+                got=tuple(vectors.shape),
+                wanted=count,
             )
 
 

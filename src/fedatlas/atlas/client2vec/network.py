@@ -111,6 +111,8 @@ class DSAIGN(nn.Module):
                 "Use the embeddings of the encoder that it was trained with.",
                 code="wrong-shape",
                 got=tuple(vectors.shape),
+                what=what,
+                wanted=width,
             )
         vectors = self.scaled(vectors.float())
         return vectors if width == self.width else vectors @ _lifting(width, self.width).to(vectors.device)

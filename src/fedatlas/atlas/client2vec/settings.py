@@ -70,6 +70,7 @@ class IndexSettings:
                 f"IndexSettings(losses) must name at least one loss, each once; got {self.losses}.",
                 code="wrong-value",
                 got=self.losses,
+                setting="losses",
             )
         for title, known in _CHOICES.items():
             if getattr(self, title) not in known:
@@ -78,15 +79,24 @@ class IndexSettings:
             value = getattr(self, title)
             if value is not None and value < 1:
                 raise UsageError(
-                    f"IndexSettings({title}) must be at least 1, got {value}.", code="out-of-range", got=value
+                    f"IndexSettings({title}) must be at least 1, got {value}.",
+                    code="out-of-range",
+                    got=value,
+                    setting=title,
                 )
         if not 0 <= self.dropout < 1:
             raise UsageError(
-                f"IndexSettings(dropout) must be in [0, 1), got {self.dropout}.", code="out-of-range", got=self.dropout
+                f"IndexSettings(dropout) must be in [0, 1), got {self.dropout}.",
+                code="out-of-range",
+                got=self.dropout,
+                setting="dropout",
             )
         if not 0 < self.lr < math.inf:
             raise UsageError(
-                f"IndexSettings(lr) must be a positive number, got {self.lr}.", code="out-of-range", got=self.lr
+                f"IndexSettings(lr) must be a positive number, got {self.lr}.",
+                code="out-of-range",
+                got=self.lr,
+                setting="lr",
             )
 
 
@@ -107,7 +117,9 @@ class IndexTraining:
         if self.strategy not in STRATEGIES:
             raise unknown_name("strategy", self.strategy, STRATEGIES)
         if self.epochs < 1:
-            raise UsageError(f"epochs must be at least 1, got {self.epochs}.", code="out-of-range", got=self.epochs)
+            raise UsageError(
+                f"epochs must be at least 1, got {self.epochs}.", code="out-of-range", got=self.epochs, setting="epochs"
+            )
 
     def index_settings(self) -> IndexSettings:
         """Return the settings of the index network."""

@@ -45,12 +45,15 @@ class Embeddings:
                     f"got {rows.dtype} of shape {tuple(rows.shape)}.",
                     code="wrong-shape",
                     got=rows.dtype,
+                    what=title,
                 )
             if not all_finite(rows):
                 where = int((~rows.isfinite()).any(1).nonzero()[0])
                 raise DataError(
                     f"embeddings of {self.encoder}: {title} hold NaN or infinity, first in row {where}.",
                     code="not-finite",
+                    what=title,
+                    row=where,
                 )
 
     def to(self, device: torch.device | str) -> "Embeddings":
@@ -123,6 +126,8 @@ class BatchEncoder(ABC):
                 f"encoder {self.name!r} reads {' and '.join(self.kinds)}, {data.name} holds {data.kind}. "
                 "Use 'builtin', or bring your vectors with 'precomputed'.",
                 code="kind-mismatch",
+                encoder=self.name,
+                got=data.kind,
             )
         file = self._cache_file(federation) if self.cache else None
         found = None if file is None else self._read(file, data)

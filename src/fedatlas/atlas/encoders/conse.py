@@ -63,6 +63,7 @@ class Conse(BatchEncoder):
                 f"encoder 'conse': image_size must be a multiple of 32, got {self.image_size}.",
                 code="out-of-range",
                 got=self.image_size,
+                setting="image_size",
             )
 
     def identity(self) -> str:

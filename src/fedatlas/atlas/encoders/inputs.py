@@ -59,6 +59,7 @@ def _refuse_two_views(federation: Federation) -> None:
                     "see them through different transforms, and embeddings hold one vector an example. "
                     "Give each client examples of its own.",
                     code="partition-unfit",
+                    clients=(clients[j].name, client.name),
                 )
         seen_by[client.train.cpu()] = i
 
@@ -70,6 +71,7 @@ def pictures(images: Tensor, title: str) -> Tensor:
             f"{title} reads grey or colour images, got {images.shape[1]} channels. Convert the images.",
             code="kind-mismatch",
             got=images.shape[1],
+            what="images",
         )
     scaled = images.float() / 255 if images.dtype == torch.uint8 else images.clamp(0, 1)
     return scaled.expand(-1, 3, -1, -1)
@@ -99,7 +101,9 @@ def example_texts(data: Dataset, tokens: Tensor) -> list[str]:
     """Return rows of tokens as text: "The next character of ...", or a classified text itself."""
     if not data.vocabulary:
         raise DataError(
-            f"{data.name}: its tokens cannot be read, because it has no vocabulary. Give one.", code="vocabulary"
+            f"{data.name}: its tokens cannot be read, because it has no vocabulary. Give one.",
+            code="vocabulary",
+            data=data.name,
         )
     lead = "The next character of " if predicts_characters(data) else ""
     return [lead + "".join(data.vocabulary[token] for token in row) for row in tokens.tolist()]

@@ -71,6 +71,8 @@ class Precomputed:
                 f"{file}: has no {missing!r} but {sorted(tensors)}. Give examples (N, D) and classes (C, L).",
                 code="content-unfit",
                 path=str(file),
+                missing=missing,
+                got=sorted(tensors),
             )
         return tensors["examples"], tensors["classes"]
 
@@ -81,6 +83,9 @@ class Precomputed:
                 "Give one row of floats each, in the data set's order.",
                 code="wrong-shape",
                 path=str(file),
+                what=title,
+                got=rows.dtype,
+                shape=tuple(rows.shape),
             )
 
 

@@ -46,7 +46,11 @@ def from_arrays(
     test = None if is_test is None else torch.from_numpy(_array(is_test).astype(bool))
     if test is not None and test.shape != targets.shape:
         raise DataError(
-            f"{name}: is_test has {len(test)} entries for {len(targets)} labels; give one each.", code="wrong-count"
+            f"{name}: is_test has {len(test)} entries for {len(targets)} labels; give one each.",
+            code="wrong-count",
+            what="is_test",
+            got=len(test),
+            wanted=len(targets),
         )
     if test is not None:
         _tell_unlearnt(name, targets, test)
@@ -56,6 +60,8 @@ def from_arrays(
             f"{name}: the vocabulary names {len(vocabulary)} tokens, and the inputs are {examples.dtype} up to "
             f"{examples.max().item()}. Name every token from 0 on; other inputs have no vocabulary.",
             code="vocabulary",
+            got=len(vocabulary),
+            inputs=str(examples.dtype).removeprefix("torch."),
         )
     return Dataset(
         name=name,
@@ -91,6 +97,7 @@ def as_inputs(name: str, inputs: ArrayLike | Tensor) -> Tensor:
                 f"{name}: tokens must be 0 or more, got {values.min()}. Renumber them.",
                 code="out-of-range",
                 got=values.min(),
+                what="tokens",
             )
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
     raise DataError(
@@ -98,6 +105,9 @@ def as_inputs(name: str, inputs: ArrayLike | Tensor) -> Tensor:
         "floats in [0, 1]; N x height x width, channels first or last), features (floats, N x width) or tokens "
         "(int64, N x length).",
         code="wrong-shape",
+        what="inputs",
+        got=values.dtype,
+        shape=values.shape,
     )
 
 
@@ -119,6 +129,8 @@ def _images(name: str, values: Array) -> Tensor:
                 "Undo the normalisation and give mean= and std= instead, or clip.",
                 code="out-of-range",
                 got=low,
+                what="images",
+                most=high,
             )
         values = np.round(values * (255 / scale)).astype(np.uint8)
     if values.ndim == 3:
@@ -130,6 +142,8 @@ def _images(name: str, values: Array) -> Tensor:
             raise DataError(
                 f"{name}: images of shape {values.shape} have no axis of 1 to 4 channels, first or last.",
                 code="wrong-shape",
+                what="images",
+                shape=values.shape,
             )
         values = np.moveaxis(values, likely[0], 1)
     return torch.from_numpy(np.ascontiguousarray(values))
@@ -143,6 +157,7 @@ def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Te
             f"{name}: labels must be one for each example, got shape {values.shape}.",
             code="wrong-count",
             got=values.shape,
+            what="labels",
         )
     if values.dtype.kind in "US":
         texts = values.astype(str)
@@ -153,7 +168,11 @@ def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Te
         strange = next((str(label) for label in texts if label not in place), None)
         if strange is not None:
             raise DataError(
-                f"{name}: label {strange!r} is not among the classes {known}. Add it to classes=.", code="names-unfit"
+                f"{name}: label {strange!r} is not among the classes {known}. Add it to classes=.",
+                code="names-unfit",
+                what="labels",
+                got=strange,
+                known=known,
             )
         return torch.tensor([place[label] for label in texts], dtype=torch.int64), known
     if values.dtype.kind not in "uibf":
@@ -161,6 +180,7 @@ def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Te
             f"{name}: labels must be whole numbers or names, got {values.dtype}. Convert them.",
             code="wrong-type",
             got=values.dtype,
+            what="labels",
         )
     broken = np.flatnonzero(~(np.isfinite(values) & (values == np.round(values))))
     if len(broken):
@@ -169,6 +189,8 @@ def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Te
             "Correct it, or give the classes numbers from 0 on.",
             code="wrong-type",
             got=values[broken[0]],
+            what="labels",
+            example=int(broken[0]),
         )
     numbers = torch.from_numpy(values.astype(np.int64))
     count = int(numbers.max()) + 1 if len(numbers) else 0
@@ -187,6 +209,7 @@ def _names(name: str, title: str, values: ArrayLike | Tensor | None) -> tuple[Te
             f"{name}: {title} must be integers or names, one for each example; got {array.dtype} {array.shape}.",
             code="wrong-count",
             got=array.dtype,
+            what=title,
         )
     _check_no_empty(name, title, array)
     _, first, index = np.unique(array, return_index=True, return_inverse=True)
@@ -201,6 +224,8 @@ def _check_no_empty(name: str, title: str, values: Array) -> None:
         raise DataError(
             f"{name}: the {title} of example {empty[0]} is an empty text. Fill it in, or drop the example.",
             code="value-missing",
+            what=title,
+            example=int(empty[0]),
         )
 
 
@@ -236,7 +261,9 @@ def rescale(data: Dataset, mean: Sequence[float], std: Sequence[float]) -> Datas
 def _check_scaling(name: str, inputs: Tensor, mean: Sequence[float], std: Sequence[float]) -> None:
     if mean and inputs.dtype != torch.uint8:
         raise UsageError(
-            f"{name}: mean= and std= are for images, and its inputs are none. Leave them out.", code="kind-mismatch"
+            f"{name}: mean= and std= are for images, and its inputs are none. Leave them out.",
+            code="kind-mismatch",
+            setting="mean",
         )
     channels = inputs.shape[1]
     if len(mean) != len(std) or (mean and len(mean) != channels):
@@ -244,6 +271,10 @@ def _check_scaling(name: str, inputs: Tensor, mean: Sequence[float], std: Sequen
             f"{name}: mean= and std= have one number for each of {channels} channels; got {len(mean)} and {len(std)}.",
             code="wrong-count",
             got=len(mean),
+            setting="mean",
+            wanted=channels,
         )
     if any(value <= 0 for value in std):
-        raise UsageError(f"{name}: std= must be above 0, got {tuple(std)}.", code="out-of-range", got=tuple(std))
+        raise UsageError(
+            f"{name}: std= must be above 0, got {tuple(std)}.", code="out-of-range", got=tuple(std), setting="std"
+        )

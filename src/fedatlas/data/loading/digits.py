@@ -100,6 +100,7 @@ def _plan(per_domain: int) -> tuple[Tensor, Tensor]:
             f"per_domain must be at least 40 so that each digit is in training and test, got {per_domain}.",
             code="out-of-range",
             got=per_domain,
+            setting="per_domain",
         )
     labels = torch.arange(per_domain) % len(CLASSES)
     is_test = torch.arange(per_domain) // len(CLASSES) % round(1 / TEST_FRACTION) == 0

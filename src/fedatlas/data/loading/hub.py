@@ -21,7 +21,9 @@ def from_hub(source: HubSource, *, name: str, seed: int = 0) -> Dataset:
     splits = [(part == "test", loaded[part]) for part in ("train", "test") if part in loaded]
     if not splits:
         raise DataError(
-            f"{source.repository}: has the splits {sorted(loaded)}, wanted train or test.", code="split-unfit"
+            f"{source.repository}: has the splits {sorted(loaded)}, wanted train or test.",
+            code="split-unfit",
+            got=sorted(loaded),
         )
     missing = {source.inputs, source.label} - set(splits[0][1].column_names)
     if missing:
@@ -72,8 +74,9 @@ def _pixels(split: Any, source: HubSource) -> NDArray[np.uint8]:
             raise DataError(
                 f"{source.repository}: picture {i} has shape {pixels.shape}, the first {images.shape[1:]}.",
                 code="pictures-differ",
+                picture=i,
             )
         images[i] = pixels
     if images is None:
-        raise DataError(f"{source.repository}: a split is empty.", code="data-empty")
+        raise DataError(f"{source.repository}: a split is empty.", code="data-empty", what="split")
     return images

@@ -43,7 +43,7 @@ def from_image_folder(
         raise DataError(
             f"{folder}: pictures are both in {files[0][2].parent} and in {nested[0][2].parent}. "
             "Use either path/class/picture or path/domain/class/picture.",
-            code="pictures-differ",
+            code="content-unfit",
             path=str(folder),
         )
     found = files or nested
@@ -91,6 +91,7 @@ def _size(size: Any) -> tuple[int, int] | None:
             f"size must be a whole number of at least 1, or two: height and width; got {size!r}.",
             code="out-of-range",
             got=size,
+            setting="size",
         )
     return sides[0], sides[1]
 
@@ -105,6 +106,7 @@ def _is_split(folder: Path, outer: set[str]) -> bool:
             "Keep two, named train and test.",
             code="split-unfit",
             path=str(folder),
+            got=sorted(outer),
         )
     return False
 

@@ -87,6 +87,8 @@ def _check_options(name: str | Path, options: Mapping[str, Any]) -> None:
                 f"{', '.join(titles)}: only {kind} has such a setting, and the data set is {str(name)!r}. "
                 "Drop the setting or name another source.",
                 code="option-unfit",
+                settings=tuple(titles),
+                source=str(name),
             )
 
 
@@ -122,6 +124,7 @@ def _load_named(name: str, entry: NamedSet, hub: HubSource, data_folder: str | P
             f"cannot load {name!r}. From a folder: {looked}. From the Hugging Face hub ({hub.repository}): "
             f"pip install 'fedatlas[hub]' and a network are needed; it said: {type(reason).__name__}: {reason}",
             code="source-unavailable",
+            source=name,
         ) from reason
     return _finish(name, entry, loaded)
 
@@ -168,6 +171,7 @@ def _cifar10_shards(folder: Path) -> Dataset:
                 f"{folder / shard}: has no {missing.pop()!r}. Write the three files again.",
                 code="content-unfit",
                 path=str(folder / shard),
+                what=shard,
             )
         images.append(decode_images(arrays["webp"], arrays["offset"], str(folder / shard)))
         labels.append(arrays["y"])

@@ -102,6 +102,7 @@ def _parts(file: Path, arrays: dict[str, Array]) -> dict[str, tuple[Array, Array
                 f"{file}: holds {x if x in arrays else webp} but not {missing[0]}. Add it.",
                 code="content-unfit",
                 path=str(file),
+                missing=missing[0],
             )
         images = arrays[x] if x in arrays else decode_images(arrays[webp], arrays[offset], f"{file}: {webp}")
         parts[part] = (images, arrays[y])
@@ -111,12 +112,14 @@ def _parts(file: Path, arrays: dict[str, Array]) -> dict[str, tuple[Array, Array
             "<domain>_y for each domain.",
             code="content-unfit",
             path=str(file),
+            got=sorted(arrays),
         )
     if "all" in parts and len(parts) > 1:
         raise DataError(
             f"{file}: holds both x and {sorted(set(parts) - {'all'})}; keep one of the two forms.",
             code="content-unfit",
             path=str(file),
+            got=sorted(parts),
         )
     return parts
 
@@ -134,6 +137,8 @@ def _check_names(file: Path, arrays: Iterable[str], parts: Iterable[str]) -> Non
                 "something else.",
                 code="content-unfit",
                 path=str(file),
+                got=name,
+                nearest=near[0],
             )
     if strange:
         warnings.warn(

@@ -82,20 +82,31 @@ def from_texts(
             f"{name}: context and stride must be whole numbers of at least 1 and fraction in (0, 1]; "
             f"got context={context!r}, stride={stride!r}, fraction={fraction!r}.",
             code="out-of-range",
+            context=context,
+            stride=stride,
+            fraction=fraction,
         )
     for title, values in (("clients", clients), ("labels", labels), ("domains", domains)):
         if values is not None and len(values) != len(texts):
-            raise DataError(f"{name}: {len(values)} {title} for {len(texts)} texts; give one each.", code="wrong-count")
+            raise DataError(
+                f"{name}: {len(values)} {title} for {len(texts)} texts; give one each.",
+                code="wrong-count",
+                what=title,
+                got=len(values),
+                wanted=len(texts),
+            )
         empty = next((i for i, value in enumerate(values or ()) if value == ""), None)
         if empty is not None:
             raise DataError(
                 f"{name}: entry {empty + 1} of {title} is an empty text. Fill it in, or drop the text.",
                 code="value-missing",
+                what=title,
+                row=empty + 1,
             )
     owner, owners = _numbered(clients if clients is not None else [""] * len(texts))
     kept = _draw_clients(owner, len(owners), [len(line) for line in texts], fraction, seed)
     if not len(kept):
-        raise DataError(f"{name}: there are no texts.", code="data-empty")
+        raise DataError(f"{name}: there are no texts.", code="data-empty", what="texts")
     lines = [texts[i] for i in kept]
     owner, owners = _numbered([owners[i] for i in owner[kept]])
     domain, domain_names = _numbered([domains[i] for i in kept] if domains is not None else [""] * len(kept))
@@ -165,7 +176,10 @@ def _read_table(file: Path, text: str, names: list[str]) -> dict[str, list[str]]
                         f"{file}: row {number} has no {column!r}; its columns are {present}. Name the columns with "
                         "text=, client=, label= and domain=; in a config, data.text and so on.",
                         code="value-missing",
+                        columns=list(row) if isinstance(row, dict) else [],
                         path=str(file),
+                        column=column,
+                        row=number,
                     )
                 value = row[column]
                 if value is None or (column in names and not str(value).strip()):
@@ -173,10 +187,12 @@ def _read_table(file: Path, text: str, names: list[str]) -> dict[str, list[str]]
                         f"{file}: row {number}: no {column}. Fill it in, or leave the row out.",
                         code="value-missing",
                         path=str(file),
+                        column=column,
+                        row=number,
                     )
                 values.append(str(value))
     if not columns[text]:
-        raise DataError(f"{file}: the table has no rows.", code="data-empty", path=str(file))
+        raise DataError(f"{file}: the table has no rows.", code="data-empty", path=str(file), what="rows")
     return columns
 
 
@@ -208,7 +224,7 @@ def _padded(name: str, lines: list[str], context: int) -> tuple[tuple[str, ...],
     points = [_code_points(line[:context]) for line in lines]
     empty = next((i for i, line in enumerate(points) if len(line) == 0), None)
     if empty is not None:
-        raise DataError(f"{name}: text {empty + 1} is empty. Drop it.", code="data-empty")
+        raise DataError(f"{name}: text {empty + 1} is empty. Drop it.", code="data-empty", row=empty + 1)
     used = np.unique(np.concatenate(points))
     tokens = np.zeros((len(lines), context), np.int64)
     for i, line in enumerate(points):
@@ -233,6 +249,8 @@ def _windows(
             f"{name}: no client has more than {context} characters, the longest text has {longest}. "
             "Give a smaller context=.",
             code="too-few-examples",
+            longest=longest,
+            context=context,
         )
     if short:
         few = first_few([f"{owners[who]} ({len(points[who])})" for who in short])

@@ -82,6 +82,7 @@ class Dirichlet:
                 f"({len(data)} examples, {self.num_clients} clients, alpha={self.alpha}). "
                 "Use a larger alpha, fewer clients or a smaller min_samples.",
                 code="too-few-examples",
+                wanted=self.min_samples,
             )
         return _unnamed(_deal(by_class, counts, rng))
 
@@ -126,6 +127,8 @@ class Pathological:
                 f"got {self.classes_per_client}.",
                 code="out-of-range",
                 got=self.classes_per_client,
+                setting="classes_per_client",
+                most=len(present),
             )
         holds = np.zeros((len(by_class), self.num_clients), bool)
         for client in range(self.num_clients):
@@ -160,6 +163,7 @@ class Shard:
                 f"shard: shards_per_client must be at least 1, got {self.shards_per_client}.",
                 code="out-of-range",
                 got=self.shards_per_client,
+                setting="shards_per_client",
             )
         check_num_clients("shard", self.num_clients, data, self.shards_per_client)
         in_order = np.concatenate([rng.permutation(members) for members in _by_class(data)])
@@ -191,6 +195,7 @@ class Quantity:
             f"quantity: in {MAX_TRIES:,} draws some client always had fewer than {self.min_samples} of {len(data)} "
             f"examples (alpha={self.alpha}). Use a larger alpha, fewer clients or a smaller min_samples.",
             code="too-few-examples",
+            wanted=self.min_samples,
         )
 
 
@@ -247,6 +252,7 @@ class ByDomain:
                 f"by-domain: clients_per_domain must be at least 1, got {self.clients_per_domain}.",
                 code="out-of-range",
                 got=self.clients_per_domain,
+                setting="clients_per_domain",
             )
         shares = []
         for domain, members in examples_by_domain("by-domain", data).items():
@@ -255,6 +261,9 @@ class ByDomain:
                     f"by-domain: domain {domain} has {len(members)} examples for {self.clients_per_domain} clients. "
                     "Use fewer clients_per_domain.",
                     code="too-few-examples",
+                    domain=domain,
+                    got=len(members),
+                    clients=self.clients_per_domain,
                 )
             parts = np.array_split(rng.permutation(members), self.clients_per_domain)
             names = numbered(domain, len(parts))
@@ -277,6 +286,7 @@ class NaturalId:
             raise UsageError(
                 f"natural-id: {data.name} does not say who owns its examples. Use another partition.",
                 code="owners-missing",
+                data=data.name,
             )
         owner = data.owner.cpu().numpy()
         held = np.bincount(owner, minlength=len(data.owners))
@@ -286,6 +296,8 @@ class NaturalId:
                 f"natural-id: {len(kept)} of {len(held)} owners in {data.name} have {self.min_samples} examples or "
                 f"more; got num_clients={self.num_clients}. Use a smaller min_samples or num_clients.",
                 code="too-few-examples",
+                got=len(kept),
+                clients=self.num_clients,
             )
         # Whoever sets another least number knows that it leaves some out.
         short = [data.owners[i] for i in np.flatnonzero((held > 0) & (held < self.min_samples))]
@@ -306,27 +318,36 @@ def check_num_clients(title: str, num_clients: int, data: Dataset, least: int = 
     """Raise UsageError if the data is too small for this number of clients."""
     if num_clients < 1:
         raise UsageError(
-            f"{title}: num_clients must be at least 1, got {num_clients}.", code="out-of-range", got=num_clients
+            f"{title}: num_clients must be at least 1, got {num_clients}.",
+            code="out-of-range",
+            got=num_clients,
+            setting="num_clients",
         )
     if num_clients * max(1, least) > len(data):
         raise UsageError(
             f"{title}: {data.name} has {len(data)} examples, too few for {num_clients} clients with "
             f"{max(1, least)} each. Use fewer clients.",
             code="too-few-examples",
+            got=len(data),
+            clients=num_clients,
         )
 
 
 def check_alpha(title: str, alpha: float) -> None:
     """Raise UsageError if a Dirichlet parameter is not above 0."""
     if not 0 < alpha < float("inf"):
-        raise UsageError(f"{title}: alpha must be above 0 and finite, got {alpha}.", code="out-of-range", got=alpha)
+        raise UsageError(
+            f"{title}: alpha must be above 0 and finite, got {alpha}.", code="out-of-range", got=alpha, setting="alpha"
+        )
 
 
 def examples_by_domain(title: str, data: Dataset) -> dict[str, Indices]:
     """Return the examples of each domain that has any, in the data set's order."""
     if data.domain is None:
         raise UsageError(
-            f"{title}: {data.name} has no domains. Use another partition, e.g. dirichlet.", code="domains-missing"
+            f"{title}: {data.name} has no domains. Use another partition, e.g. dirichlet.",
+            code="domains-missing",
+            data=data.name,
         )
     domain = data.domain.cpu().numpy()
     members = {name: np.flatnonzero(domain == i) for i, name in enumerate(data.domains)}
@@ -367,5 +388,7 @@ def _by_weight(title: str, data: Dataset, weights: NDArray[np.float64], rng: np.
         raise UsageError(
             f"{title}: the smallest of {len(sizes)} clients would get none of {len(data)} examples. Use fewer clients.",
             code="too-few-examples",
+            got=len(data),
+            clients=len(sizes),
         )
     return _unnamed(np.split(rng.permutation(len(data)), sizes.cumsum()[:-1]))

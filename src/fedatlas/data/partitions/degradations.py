@@ -74,7 +74,10 @@ class Degraded:
         if data.kind != "image" or data.inputs.shape[1] != 3:
             form = f"{data.kind} of shape {tuple(data.inputs.shape[1:])}"
             raise UsageError(
-                f"degraded: needs colour images (3, height, width), and {data.name} holds {form}.", code="kind-mismatch"
+                f"degraded: needs colour images (3, height, width), and {data.name} holds {form}.",
+                code="kind-mismatch",
+                data=data.name,
+                got=form,
             )
         check_num_clients("degraded", self.num_clients, data, self.min_samples)
         noise, jitter, imbalance = np.array_split(rng.permutation(len(data)), 3)
@@ -101,6 +104,7 @@ def _clients_of_a_kind(num_clients: int) -> int:
             f"pairs; got {num_clients}. The paper has 12, 30, 60 or 90.",
             code="out-of-range",
             got=num_clients,
+            setting="num_clients",
         )
     return num_clients // 3
 

@@ -97,33 +97,46 @@ class DomainImbalance:
     def __post_init__(self) -> None:
         if not 1 <= self.factor < float("inf"):
             raise UsageError(
-                f"domain-imbalance: factor must be at least 1, got {self.factor}.", code="out-of-range", got=self.factor
+                f"domain-imbalance: factor must be at least 1, got {self.factor}.",
+                code="out-of-range",
+                got=self.factor,
+                setting="factor",
             )
         if self.preset is not None and self.preset not in PRESETS:
             raise unknown_name("preset", self.preset, PRESETS)
         if self.order == "other" and self.preset is None:
             raise UsageError(
-                'domain-imbalance: order="other" needs a preset; without one, list the domains.', code="option-missing"
+                'domain-imbalance: order="other" needs a preset; without one, list the domains.',
+                code="option-missing",
+                setting="preset",
             )
         if isinstance(self.order, str) and self.order != "other":
             raise UsageError(
                 f"domain-imbalance: order must be a list of domains, got {self.order!r}.",
                 code="wrong-type",
                 got=self.order,
+                setting="order",
             )
         if self.ratio is not None and not 1 <= self.ratio < float("inf"):
             raise UsageError(
-                f"domain-imbalance: ratio must be at least 1, got {self.ratio}.", code="out-of-range", got=self.ratio
+                f"domain-imbalance: ratio must be at least 1, got {self.ratio}.",
+                code="out-of-range",
+                got=self.ratio,
+                setting="ratio",
             )
         if self.fraction is not None and not 0 < self.fraction <= 1:
             raise UsageError(
                 f"domain-imbalance: fraction must be in (0, 1], got {self.fraction}.",
                 code="out-of-range",
                 got=self.fraction,
+                setting="fraction",
             )
         if self.quota is not None and self.quota < 1:
             raise UsageError(
-                f"domain-imbalance: quota must be at least 1, got {self.quota}.", code="out-of-range", got=self.quota
+                f"domain-imbalance: quota must be at least 1, got {self.quota}.",
+                code="out-of-range",
+                got=self.quota,
+                setting="quota",
             )
 
     def sizes(self, num_domains: int, quota: int | None = None) -> list[list[int]]:
@@ -131,7 +144,9 @@ class DomainImbalance:
         preset = None if self.preset is None else PRESETS[self.preset]
         left = self.quota or (preset.quota if preset else quota)
         if left is None:
-            raise UsageError("domain-imbalance: sizes need a quota or a preset.", code="option-missing")
+            raise UsageError(
+                "domain-imbalance: sizes need a quota or a preset.", code="option-missing", setting="quota"
+            )
         fraction = self.fraction
         if fraction is None and preset is not None:
             fraction = preset.fraction_at_one if self.factor == 1 else preset.fraction
@@ -178,12 +193,16 @@ class DomainImbalance:
                     "by-domain (in a config, data.partition=by-domain).",
                     code="too-few-examples",
                     client=names[wanted.index(min(wanted))],
+                    got=min(wanted),
                 )
             if sum(wanted) > len(members[domain]):
                 raise DataError(
                     f"domain-imbalance: {domain} needs {sum(wanted)} examples and has {len(members[domain])}. "
                     "Use a smaller quota= or fraction=, or put a larger domain first with order=.",
                     code="too-few-examples",
+                    domain=domain,
+                    got=len(members[domain]),
+                    wanted=sum(wanted),
                 )
             drawn = rng.permutation(members[domain])[: sum(wanted)]
             parts = np.split(drawn, np.cumsum(wanted)[:-1])
@@ -201,5 +220,8 @@ class DomainImbalance:
                 f"domain-imbalance: the order must name every domain once; the data has {', '.join(domains)}, "
                 f"the order is {', '.join(order)}.",
                 code="names-unfit",
+                setting="order",
+                got=order,
+                known=domains,
             )
         return order

@@ -55,7 +55,10 @@ def federate(
         raise unknown_name("test", test, TESTS)
     if not 0 < test_fraction < 1:
         raise UsageError(
-            f"test_fraction must be in (0, 1), got {test_fraction}.", code="out-of-range", got=test_fraction
+            f"test_fraction must be in (0, 1), got {test_fraction}.",
+            code="out-of-range",
+            got=test_fraction,
+            setting="test_fraction",
         )
     rng = numpy_generator(seed, "partition")
     if test == "client":
@@ -113,6 +116,7 @@ def _tested_outside(data: Dataset, share: Share, is_test: np.ndarray[Any, np.dty
         raise UsageError(
             f'test="domain" needs domains, and {data.name} has none. Use test="all" or test="client".',
             code="domains-missing",
+            data=data.name,
         )
     domain = data.domain.cpu().numpy()
     own = np.unique(domain[share.indices])
@@ -122,6 +126,7 @@ def _tested_outside(data: Dataset, share: Share, is_test: np.ndarray[Any, np.dty
             f'test="domain" needs clients of one domain each; {share.name} has examples of {names}. '
             'Use test="all" or test="client", or another partition.',
             code="partition-unfit",
+            client=share.name,
         )
     return _client(share, share.indices, np.flatnonzero(is_test & (domain == own[0])))
 
@@ -151,6 +156,7 @@ def _test_split(data: Dataset, test_fraction: float, seed: int) -> np.ndarray[An
                 f"{data.name}: the official split has no {'training' if official.all() else 'test'} part. "
                 'Add one, or use test="client", which mixes and splits each client\'s examples.',
                 code="split-unfit",
+                missing="training" if official.all() else "test",
             )
         return official
     group = data.labels.cpu().numpy()
@@ -235,5 +241,7 @@ def _choose_held_out(clients: list[Client], held_out: int | float, seed: int) ->
             f"held_out={held_out} of {len(clients)} clients is too many: at most {len(turns)} can be held out, as "
             "every domain keeps one that trains. Or name clients or domains.",
             code="held-out",
+            got=held_out,
+            most=len(turns),
         )
     return set(turns[:count])
