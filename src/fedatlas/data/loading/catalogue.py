@@ -134,7 +134,7 @@ def check_source(source: str | Path) -> None:
     if path.exists():
         raise UsageError(
             f"{source}: is not a folder and not an npz, csv, tsv or jsonl file. Check the path.",
-            code="file-missing",
+            code="file-ending",
             path=str(source),
         )
     if isinstance(source, Path) or path.suffix or "/" in source or os.sep in source:
