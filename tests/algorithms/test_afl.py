@@ -11,6 +11,7 @@ from fedatlas.parts.disclosure import words
 from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.types import ClientInfo, Cohort, Upload
 from fedatlas.parts.weighting import Equal
+from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 
@@ -103,12 +104,12 @@ def test_the_projection_is_the_nearest_point_of_the_simplex() -> None:
 
 
 def test_a_negative_step_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"Agnostic\(lambda_lr\) must not be negative, got -1"):
+    with raises(UsageError, "out-of-range", setting="Agnostic(lambda_lr)", got=-1):
         afl(lambda_lr=-1)
 
 
 def test_losses_must_be_sent() -> None:
-    with pytest.raises(UsageError, match=r"Agnostic needs the clients' losses: add ReceivedLoss\(\)"):
+    with raises(UsageError, "part-missing", part="ReceivedLoss"):
         play(fedavg().with_weighting(Agnostic()), Line(), line_federation(([2], [0])))
 
 

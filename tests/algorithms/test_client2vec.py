@@ -29,6 +29,7 @@ from fedatlas.parts.algorithm import Algorithm
 from fedatlas.testing.check_algorithm import check_algorithm
 from fedatlas.testing.tiny import tiny_federation
 from fedatlas.training.model import make_model
+from raising import raises
 from tiny import Norms, blob_federation, play, same_bits
 
 OFF: dict[str, Any] = {"sample": False, "aggregate": False, "train": False}
@@ -123,38 +124,38 @@ def test_the_description_names_the_atlas_and_not_its_numbers() -> None:
 
 def test_bases_that_cannot_use_it_are_refused() -> None:
     atlas = by_hand()
-    with pytest.raises(UsageError, match="client2vec over qffl: its server rule FairStep ignores weights"):
+    with raises(UsageError, "base-unfit", base="qffl", part="FairStep"):
         client2vec(qffl(), atlas)
     assert client2vec(qffl(), atlas, aggregate=False).weighting == qffl().weighting
-    with pytest.raises(UsageError, match=r"over clustered: it has its own sampler, Cluster.*--use aggregate"):
+    with raises(UsageError, "base-unfit", base="clustered", part="ClusteredBySimilarity"):
         client2vec(clustered(), atlas)
     assert client2vec(clustered(), atlas, sample=False).sampler == clustered().sampler
-    with pytest.raises(UsageError, match="it already weighs by similarity"):
+    with raises(UsageError, "base-unfit", base="client2vec", part="SimilarityWeights"):
         client2vec(client2vec(atlas=atlas, sample=False), atlas)
-    with pytest.raises(UsageError, match="it already trains with an atlas"):
+    with raises(UsageError, "base-unfit", base="client2vec", part="IndexOrthogonality"):
         client2vec(client2vec(atlas=atlas, **{**OFF, "train": True}), atlas, train=True)
 
 
 def test_atlases_that_do_not_fit_are_refused() -> None:
     federation = blob_federation()
     labels = random_atlas(federation, halves=["label"])
-    with pytest.raises(UsageError, match="local training needs the half 'feature' of the vectors, and the atlas has"):
+    with raises(UsageError, "unknown-name", got="feature"):
         client2vec(atlas=labels, train=True)
     assert client2vec(atlas=labels, train=True, objective_half="label").extensions == (Projected(width=5),)
-    with pytest.raises(UsageError, match=r"client2vec\(atlas\) must be an atlas .* got None"):
+    with raises(UsageError, "wrong-type", setting="client2vec(atlas)"):
         client2vec()
-    with pytest.raises(UsageError, match=r"unknown half of the atlas of SimilarToLast 'labels'\. Did you mean 'label'"):
+    with raises(UsageError, "unknown-name", kind="half of the atlas of SimilarToLast", got="labels"):
         client2vec(atlas=labels, half="labels", train=False)
     missing = random_atlas(blob_federation(num_clients=5))
     other = replace(labels, sizes=labels.sizes + torch.tensor([0, 2, 0, 0, 0, 0]))
     for use in ("sample", "aggregate"):
         algorithm = client2vec(atlas=missing, **{**OFF, use: True})
-        with pytest.raises(UsageError, match="client 'client-5' is not in the atlas"):
+        with raises(UsageError, "client-missing", client="client-5"):
             play(algorithm, Norms(), federation)
-        with pytest.raises(UsageError, match="client client-1 has 20 training examples, but 22 in the atlas"):
+        with raises(UsageError, "data-differ", client="client-1", got=20, wanted=22):
             play(client2vec(atlas=other, **{**OFF, use: True}), Norms(), federation)
     algorithm = client2vec(atlas=missing, **{**OFF, "train": True})
-    with pytest.raises(UsageError, match="client 'client-5' is not in the atlas"):
+    with raises(UsageError, "client-missing", client="client-5"):
         play(algorithm, algorithm.extend(Norms()), federation)
 
 
@@ -163,31 +164,31 @@ def test_the_local_objective_is_off_unless_asked_for() -> None:
     assert algorithm.objective == fedavg().objective
     assert algorithm.extensions == ()
     for option in ({"lambda_o": 5.0}, {"personal": True}, {"objective_half": "label"}):
-        with pytest.raises(UsageError, match=f"{next(iter(option))} is a setting of the local objective, which is off"):
+        with raises(UsageError, "settings-conflict", option=next(iter(option))):
             client2vec(atlas=by_hand(), **option)  # type: ignore[arg-type]
 
 
 def test_settings_that_are_no_use_are_refused() -> None:
     atlas = by_hand()
-    with pytest.raises(UsageError, match=r"SimilarToLast\(tau\) must be above 0, got 0"):
+    with raises(UsageError, "out-of-range", setting="SimilarToLast(tau)", got=0):
         client2vec(atlas=atlas, tau=0)
-    with pytest.raises(UsageError, match=r"SimilarityWeights\(gamma\) must be in \[0, 1\], got 1.5"):
+    with raises(UsageError, "out-of-range", setting="SimilarityWeights(gamma)", got=1.5):
         client2vec(atlas=atlas, gamma=1.5)
-    with pytest.raises(UsageError, match=r"SimilarityWeights\(lambda1\) must be above 0, got 0"):
+    with raises(UsageError, "out-of-range", setting="SimilarityWeights(lambda1)", got=0):
         SimilarityWeights(atlas=atlas, lambda1=0)
-    with pytest.raises(UsageError, match=r"IndexOrthogonality\(lambda_d\) must not be negative, got -1"):
+    with raises(UsageError, "out-of-range", setting="IndexOrthogonality(lambda_d)", got=-1):
         client2vec(atlas=atlas, train=True, lambda_d=-1)
-    with pytest.raises(UsageError, match=r"IndexOrthogonality\(temperature\) must be above 0, got 0"):
+    with raises(UsageError, "out-of-range", setting="IndexOrthogonality(temperature)", got=0):
         client2vec(atlas=atlas, train=True, temperature=0)
-    with pytest.raises(UsageError, match="unknown mode of IndexOrthogonality 'mean'"):
+    with raises(UsageError, "wrong-type", setting="IndexOrthogonality(mode)", got="mean"):
         client2vec(atlas=atlas, train=True, mode="mean")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="unknown kl of IndexOrthogonality 'both'"):
+    with raises(UsageError, "wrong-type", setting="IndexOrthogonality(kl)", got="both"):
         client2vec(atlas=atlas, train=True, kl="both")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="unknown test_through of Projected 'G'"):
+    with raises(UsageError, "wrong-type", setting="Projected(test_through)", got="G"):
         client2vec(atlas=atlas, train=True, test_through="G")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="lambda_d=0 leaves the classifier G untrained"):
+    with raises(UsageError, "settings-conflict", option="test_through"):
         client2vec(atlas=atlas, train=True, test_through="g", lambda_d=0.0)
-    with pytest.raises(UsageError, match=r"Projected\(width\) must be at least 1, got 0"):
+    with raises(UsageError, "out-of-range", setting="Projected(width)", got=0):
         Projected(width=0)
-    with pytest.raises(UsageError, match="unknown half of the atlas of AtlasVectors 'colour'"):
+    with raises(UsageError, "unknown-name", kind="half of the atlas of AtlasVectors", got="colour"):
         AtlasVectors(atlas=atlas, half="colour")

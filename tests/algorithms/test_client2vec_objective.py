@@ -24,6 +24,7 @@ from fedatlas.parts.types import Tensors
 from fedatlas.seeds import generator
 from fedatlas.training.model import make_model
 from fedatlas.training.rounds import RoundRecord
+from raising import raises
 from tiny import Norms, blob_federation, play, same_bits
 
 LOG3 = math.log(3)
@@ -144,7 +145,7 @@ def test_the_projection_is_found_under_other_extensions_and_is_no_head() -> None
     names = ["outer.projection.weight", "outer.projection_classifier.weight", "outer.projection_classifier.bias"]
     assert projection_parameters(model) == names
     assert head_parameters(model) == ["outer.model.head.weight", "outer.model.head.bias"]
-    with pytest.raises(UsageError, match="Norms has no projection"):
+    with raises(UsageError, "model-unfit", got="Norms"):
         projection_parameters(Norms())
 
 
@@ -220,11 +221,11 @@ def test_a_policy_for_running_statistics_passes_through_a_personal_projection() 
 
 def test_halves_of_a_method_ask_for_each_other() -> None:
     algorithm = client2vec(atlas=pair_atlas(), sample=False, aggregate=False, train=True)
-    with pytest.raises(UsageError, match="IndexOrthogonality needs the server rule AtlasVectors beside it"):
+    with raises(UsageError, "part-missing", part="AtlasVectors"):
         play(replace(algorithm, server=()), algorithm.extend(Pair()), pair_federation())
-    with pytest.raises(UsageError, match=r"Pair has no projection; wrap it by algorithm\.extend"):
+    with raises(UsageError, "model-unfit", got="Pair"):
         play(algorithm, Pair(), pair_federation())
-    with pytest.raises(UsageError, match="the head of ModuleDict is a Sequential, which does not tell"):
+    with raises(UsageError, "head-unfit", got="Sequential"):
         Projected(width=2).extend(nn.ModuleDict({"head": nn.Sequential(nn.Linear(2, 2))}))
 
 

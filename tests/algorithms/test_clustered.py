@@ -27,6 +27,7 @@ from fedatlas.errors import UsageError
 from fedatlas.parts.server_rule import ServerRule
 from fedatlas.parts.types import ClientInfo, Cohort, Tensors, Upload
 from fedatlas.parts.weighting import ByExamples, Equal, Weighting
+from raising import raises
 from tiny import Norms, blob_federation, line_federation, play, same_bits
 
 ANGLE = math.pi / 2
@@ -238,9 +239,9 @@ class Tilted(Weighting):
 
 
 def test_a_base_that_weighs_or_samples_on_its_own_is_refused() -> None:
-    with pytest.raises(UsageError, match="tilting weighs them by Tilted"):
+    with raises(UsageError, "base-unfit", base="tilting", part="Tilted"):
         clustered(replace(fedavg(), name="tilting", weighting=(ByExamples(), Tilted())))
-    with pytest.raises(UsageError, match="clustered has a sampler of its own, ClusteredBySimilarity"):
+    with raises(UsageError, "base-unfit", base="clustered", part="ClusteredBySimilarity"):
         clustered(clustered())
 
 
@@ -251,14 +252,14 @@ class Median(ServerRule):
 
 
 def test_a_base_whose_rule_makes_its_own_mean_is_refused() -> None:
-    with pytest.raises(UsageError, match="robust has the rule Median"):
+    with raises(UsageError, "base-unfit", base="robust", part="Median"):
         clustered(replace(fedavg(), name="robust", server=(Median(),)))
 
 
 def test_unknown_options_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"clustered\(algorithm\) must be 1 .* got 3"):
+    with raises(UsageError, "wrong-value", setting="clustered(algorithm)", got=3):
         clustered(algorithm=3)
-    with pytest.raises(UsageError, match="unknown measure of ClusteredBySimilarity 'l1'"):
+    with raises(UsageError, "wrong-type", setting="ClusteredBySimilarity(measure)", got="l1"):
         clustered(measure="l1")  # type: ignore[arg-type]
 
 

@@ -5,6 +5,7 @@ from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.fedavgm import Momentum, fedavgm
 from fedatlas.errors import UsageError
 from fedatlas.parts.optimizer import SGD
+from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 
@@ -49,5 +50,5 @@ def test_momentum_of_one_forgets_nothing_and_moves_on() -> None:
 
 @pytest.mark.parametrize("beta", [-0.1, 1.2, float("nan")])
 def test_a_momentum_outside_zero_to_one_is_refused(beta: float) -> None:
-    with pytest.raises(UsageError, match=rf"Momentum\(beta\) must be in \[0, 1\], got {beta}"):
+    with raises(UsageError, "out-of-range", setting="Momentum(beta)"):
         fedavgm(beta=beta)

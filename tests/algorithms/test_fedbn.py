@@ -8,6 +8,7 @@ from fedatlas.algorithms.fedbn import KeepNorms, fedbn
 from fedatlas.errors import UsageError
 from fedatlas.models import NORM_LAYERS, build_model
 from fedatlas.parts.optimizer import SGD
+from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 
@@ -98,7 +99,7 @@ def test_a_client_that_sits_out_keeps_its_norms() -> None:
 
 
 def test_a_model_without_norms_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"FedBN: Line has no normalisation layer.*--set model\.norm=batch"):
+    with raises(UsageError, "model-unfit", got="Line"):
         play(fedbn(), Line(), line_federation(([1], [0])))
 
 

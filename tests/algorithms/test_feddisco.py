@@ -14,6 +14,7 @@ from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.disclosure import words
 from fedatlas.parts.weighting import Equal
+from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 
@@ -97,19 +98,19 @@ def test_plain_feddisco_has_a_plain_name() -> None:
 
 
 def test_a_base_that_ignores_weights_is_refused() -> None:
-    with pytest.raises(UsageError, match="feddisco over qffl: its server rule FairStep ignores weights"):
+    with raises(UsageError, "base-unfit", base="qffl", part="FairStep"):
         feddisco(qffl())
 
 
 def test_feddisco_over_itself_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"feddisco over feddisco\+feddyn: it already weighs by discrepancy"):
+    with raises(UsageError, "base-unfit", base="feddisco+feddyn", part="Discrepancy"):
         feddisco(feddisco(feddyn()))
 
 
 def test_settings_that_are_no_use_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"Discrepancy\(a\) must not be negative, got -1"):
+    with raises(UsageError, "out-of-range", setting="Discrepancy(a)", got=-1):
         feddisco(a=-1)
-    with pytest.raises(UsageError, match=r"Discrepancy\(b\) must be a number, got nan"):
+    with raises(UsageError, "out-of-range", setting="Discrepancy(b)"):
         Discrepancy(b=float("nan"))
 
 

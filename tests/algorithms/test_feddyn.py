@@ -16,6 +16,7 @@ from fedatlas.parts.optimizer import SGD, Adam
 from fedatlas.parts.split import Split
 from fedatlas.parts.weighting import Equal
 from fedatlas.training.rounds import play as play_rounds
+from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 
@@ -168,17 +169,17 @@ def test_another_optimizer_keeps_the_clipping() -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
 def test_an_alpha_that_is_not_positive_is_refused(alpha: float) -> None:
-    with pytest.raises(UsageError, match=rf"DynamicPull\(alpha\) must be a positive number, got {alpha}"):
+    with raises(UsageError, "out-of-range", setting="DynamicPull(alpha)"):
         feddyn(alpha=alpha)
 
 
 def test_a_norm_that_is_not_positive_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"Clipped\(max_norm\) must be positive, got 0"):
+    with raises(UsageError, "out-of-range", setting="Clipped(max_norm)", got=0):
         feddyn(max_norm=0)
 
 
 def test_the_pull_without_its_server_half_is_refused() -> None:
-    with pytest.raises(UsageError, match="DynamicPull needs the server rule DynamicDrift"):
+    with raises(UsageError, "part-missing", part="DynamicDrift"):
         play(fedavg().with_terms(DynamicPull()), Line(), line_federation(([2], [0])))
 
 

@@ -12,6 +12,7 @@ from fedatlas.errors import UsageError
 from fedatlas.parts.disclosure import words
 from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.types import Assignment, Batch, Output
+from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 
@@ -72,5 +73,5 @@ def test_label_counts_stay_on_the_client() -> None:
 
 
 def test_a_negative_strength_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"CalibratedCrossEntropy\(tau\) must not be negative, got -1"):
+    with raises(UsageError, "out-of-range", setting="CalibratedCrossEntropy(tau)", got=-1):
         fedlc(tau=-1)

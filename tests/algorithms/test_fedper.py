@@ -8,6 +8,7 @@ from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model
 from fedatlas.parts.optimizer import SGD
+from raising import raises
 from tiny import Norms, blob_federation, line_federation, play, same_bits
 
 
@@ -69,7 +70,7 @@ def test_only_the_module_named_head_is_personal() -> None:
 
 
 def test_a_model_without_a_head_is_refused() -> None:
-    with pytest.raises(UsageError, match="head"):
+    with raises(UsageError, "head-unfit"):
         play(fedper(), nn.Sequential(nn.Linear(4, 3)), blob_federation())
 
 

@@ -48,7 +48,7 @@ def test_the_base_comes_first_and_what_needs_an_atlas_is_left_out() -> None:
     assert sorted(ALGORITHMS.keys() - set(standalone())) == ["client2vec"]
     with pytest.raises(UsageError) as caught:
         build_algorithm("client2vec")
-    assert (caught.value.code, caught.value.fields["option"]) == ("option-missing", "atlas")
+    assert (caught.value.code, caught.value.fields["option"]) == ("missing-option", "atlas")
 
 
 def test_the_package_has_its_recipes_and_nothing_that_is_not_there() -> None:

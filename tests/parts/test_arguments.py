@@ -29,65 +29,66 @@ def train(**settings: Any) -> fedatlas.Run:
 
 
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "words"),
     [
         (
             lambda: train(algorithm="fedavg"),
-            r"must be an algorithm, got 'fedavg'. Write fedatlas.algorithms.f",
+            "Write fedatlas.algorithms.fedavg()",
         ),
-        (lambda: train(algorithm=algorithms.fedavg), r"must be an algorithm, got the function fedavg. Write "),
-        (lambda: train(federation=tiny_federation().data), r"must be a federation, got .*fedatlas.federate\(data, fe"),
-        (lambda: train(optimizer="sgd"), r"optimizer must be one of fedatlas's, got 'sgd'. Write fedatlas.SGD\(lr"),
-        (lambda: train(optimizer=torch.optim.SGD), r"optimizer must be .*, got the class SGD. Write fedatlas.SGD\("),
-        (lambda: train(seed=None), r"seed must be a whole number or fedatlas.Seeds\(...\), got None. Write seed=0."),
-        (lambda: train(rounds="2"), "rounds must be a whole number, got '2'. Write it without quotes"),
-        (lambda: train(rounds=2.5), "rounds must be a whole number, got 2.5"),
-        (lambda: train(cohort="3"), "cohort must be a whole number, a fraction or nothing, got '3'"),
-        (lambda: train(batch_size="8"), "batch_size must be a whole number, got '8'"),
-        (lambda: fedatlas.SGD(lr="0.1"), r"SGD\(lr\) must be a number, got '0.1'"),
-        (lambda: fedatlas.Adam(weight_decay=None), r"Adam\(weight_decay\) must be a number, got None"),
+        (lambda: train(algorithm=algorithms.fedavg), "got the function fedavg"),
+        (lambda: train(federation=tiny_federation().data), "fedatlas.federate(data, "),
+        (lambda: train(optimizer="sgd"), "Write fedatlas.SGD(lr"),
+        (lambda: train(optimizer=torch.optim.SGD), "got the class SGD"),
+        (lambda: train(seed=None), "Write seed=0"),
+        (lambda: train(rounds="2"), "without quotes"),
+        (lambda: train(rounds=2.5), "rounds must be a whole number"),
+        (lambda: train(cohort="3"), "cohort must be a whole number, a fraction or nothing"),
+        (lambda: train(batch_size="8"), "batch_size"),
+        (lambda: fedatlas.SGD(lr="0.1"), "SGD(lr)"),
+        (lambda: fedatlas.Adam(weight_decay=None), "Adam(weight_decay)"),
         (
             lambda: algorithms.fedprox(mu="a"),
-            r"Proximal\(mu\) must be a number, got 'a'. Write it without quotes",
+            "Proximal(mu)",
         ),
-        (lambda: algorithms.qffl(eta=[1]), r"FairStep\(eta\) must be a number or nothing, got \[1\]"),
-        (lambda: algorithms.fedmix(sent=None), r"MeanPool\(sent\) must be a whole number, got None"),
-        (lambda: algorithms.fedsam(rho="0.1"), r"SharpnessAware\(rho\) must be a number, got '0.1'"),
+        (lambda: algorithms.qffl(eta=[1]), "FairStep(eta) must be a number or nothing"),
+        (lambda: algorithms.fedmix(sent=None), "MeanPool(sent)"),
+        (lambda: algorithms.fedsam(rho="0.1"), "SharpnessAware(rho)"),
         (
             lambda: algorithms.fedpce(embedding=3.5),
-            r"ConditionedNorms\(embedding\) must be a whole number, got 3.5",
+            "ConditionedNorms(embedding)",
         ),
-        (lambda: algorithms.fedpce(embedding_lr="x"), r"fedpce\(embedding_lr\) must be a number, got 'x'"),
+        (lambda: algorithms.fedpce(embedding_lr="x"), "fedpce(embedding_lr)"),
         (
             lambda: algorithms.fedgr(num_groups="5"),
-            r"TypeGroups\(num_groups\) must be a whole number, got '5'",
+            "TypeGroups(num_groups)",
         ),
-        (lambda: fedatlas.federate(tiny_federation().data, "dirichlet"), r"got 'dirichlet'. Write fedatlas.data.Diric"),
+        (lambda: fedatlas.federate(tiny_federation().data, "dirichlet"), "Write fedatlas.data.Dirichlet("),
         (
             lambda: fedatlas.federate(tiny_federation().data, Iid),
-            r"the class Iid. Write fedatlas.data.Iid",
+            "Write fedatlas.data.Iid(",
         ),
         (
             lambda: fedatlas.federate("digits", Iid(num_clients=2)),
-            r"a data set, got 'digits'. Write fedatlas.",
+            "Write fedatlas.",
         ),
         (
             lambda: algorithms.client2vec(ATLAS, algorithms.fedavg()),
-            r"client2vec\(base\) must be .*fedavg\(\), atlas\)",
+            "Write client2vec(fedatlas.algorithms.fedavg(), atlas)",
         ),
-        (lambda: algorithms.feddisco("fedavg"), r"feddisco\(base\) must be an algorithm, got 'fedavg'"),
+        (lambda: algorithms.feddisco("fedavg"), "feddisco(base)"),
         (
             lambda: algorithms.clustered(algorithms.moon),
-            r"clustered\(base\) must be .* got the function moon",
+            "got the function moon",
         ),
-        (lambda: algorithms.fedgr("fedavg"), r"fedgr\(base\) must be an algorithm"),
-        (lambda: fedatlas.check_algorithm(algorithms.fedavg), "got the function fedavg. Call the recipe"),
-        (lambda: ATLAS.groups(2.5), "count of groups must be a whole number, got 2.5"),
+        (lambda: algorithms.fedgr("fedavg"), "fedgr(base)"),
+        (lambda: fedatlas.check_algorithm(algorithms.fedavg), "Call the recipe"),
+        (lambda: ATLAS.groups(2.5), "count of groups"),
     ],
 )
-def test_an_argument_of_another_kind_is_refused_with_what_to_write(call: Callable[[], Any], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_an_argument_of_another_kind_is_refused_with_what_to_write(call: Callable[[], Any], words: str) -> None:
+    with raises(UsageError, "wrong-type") as caught:
         call()
+    assert words in str(caught.value)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
@@ -102,8 +103,10 @@ def test_every_number_of_a_recipe_is_refused_where_it_is_a_text(name: str) -> No
     recipe = algorithms.ALGORITHMS[name]
     for title, option in inspect.signature(recipe).parameters.items():
         if "float" in str(option.annotation) or "int" in str(option.annotation):
-            with pytest.raises(UsageError, match="must be"):
+            with pytest.raises(UsageError) as caught:
                 recipe(**{title: "a"})
+            assert caught.value.code in ("wrong-type", "wrong-value")
+            assert caught.value.fields["got"] == "a"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +121,7 @@ class Each(fedatlas.Term):
 
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
 def test_a_term_that_returns_a_number_for_each_example_is_named(engine: str) -> None:
-    says = r"term 'each' \(Each\) must be one number, got a tensor of shape \(\d+,\). Return the mean over the examples"
-    with pytest.raises(UsageError, match=says):
+    with raises(UsageError, "wrong-shape", term="each"):
         train(
             algorithm=algorithms.fedavg().with_terms(Each()),
             settings=fedatlas.Settings(engine=engine),
@@ -149,5 +151,7 @@ def test_mistakes_in_a_recipe_of_ones_own_are_told_with_their_place(tmp_path: Pa
     with raises(UsageError, "user-function") as it:
         algorithms.build_algorithm(f"{tmp_path}/own.py:broken")
     assert isinstance(it.value.__cause__, ValueError)
-    with pytest.raises(UsageError, match=r"top\.py:any' cannot be loaded: ZeroDivisionError: .* \(.*top.py, line 1\)"):
+    with raises(UsageError, "user-function") as it:
         algorithms.build_algorithm(f"{tmp_path}/top.py:any")
+    assert isinstance(it.value.__cause__, ZeroDivisionError)
+    assert "top.py, line 1" in str(it.value)

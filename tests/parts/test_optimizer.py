@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 from fedatlas.errors import UsageError
 from fedatlas.parts import optimizer as optimizers
 from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer, Rates
+from raising import raises
 
 CASES: list[tuple[LocalOptimizer, Any, dict[str, Any]]] = [
     (SGD(lr=0.1), torch.optim.SGD, {"lr": 0.1}),
@@ -161,17 +162,17 @@ def test_cosine_falls_from_lr_to_min_lr_over_the_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "code", "setting", "got"),
     [
-        (lambda: SGD(lr=0), r"SGD\(lr\) must be a positive number, got 0"),
-        (lambda: SGD(momentum=1.2), r"SGD\(momentum\) must be in \[0, 1\), got 1.2"),
-        (lambda: SGD(lr=0.1, min_lr=0.2), r"SGD\(min_lr\) must be in \[0, lr=0.1\], got 0.2"),
-        (lambda: Adam(beta2=1.0), r"Adam\(beta2\) must be in \[0, 1\), got 1.0"),
-        (lambda: SGD(schedule="linear"), "'constant' or 'cosine', got 'linear'"),
+        (lambda: SGD(lr=0), "out-of-range", "SGD(lr)", 0),
+        (lambda: SGD(momentum=1.2), "out-of-range", "SGD(momentum)", 1.2),
+        (lambda: SGD(lr=0.1, min_lr=0.2), "out-of-range", "SGD(min_lr)", 0.2),
+        (lambda: Adam(beta2=1.0), "out-of-range", "Adam(beta2)", 1.0),
+        (lambda: SGD(schedule="linear"), "wrong-type", "SGD(schedule)", "linear"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(make: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_settings_that_make_no_sense_are_refused(make: Any, code: str, setting: str, got: object) -> None:
+    with raises(UsageError, code, setting=setting, got=got):
         make()
 
 
@@ -181,5 +182,5 @@ def test_a_first_rate_below_the_last_one_is_kept_for_all_rounds() -> None:
 
 
 def test_a_momentum_of_one_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"SGD\(momentum\) must be in \[0, 1\), got 1.0"):
+    with raises(UsageError, "out-of-range", setting="SGD(momentum)", got=1.0):
         SGD(momentum=1.0)

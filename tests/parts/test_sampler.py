@@ -167,7 +167,7 @@ def test_a_fraction_of_the_clients_is_rounded_half_up_and_at_least_one(
 
 
 def test_a_cohort_that_no_federation_of_that_size_has_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"cohort as a fraction must be in \(0, 1\], got 1.5"):
+    with raises(UsageError, "cohort-size", got=1.5):
         TrainingPlan(cohort=1.5).cohort_size(10)
     with raises(UsageError, "cohort-size", got=8, most=7):
         TrainingPlan(cohort=8).cohort_size(7)

@@ -39,19 +39,20 @@ class Returns(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("form", "says"),
+    ("form", "got"),
     [
-        (lambda x, y: y, r"Returns returned one tensor, of shape \(2, 3\), and not two.*`return features, logits`"),
-        (lambda x, y: (x, y, y), r"returned \['Tensor', 'Tensor', 'Tensor'\] and not two tensors.*`return features"),
-        (lambda x, y: (None, y), r"returned \['NoneType', 'Tensor'\] and not two tensors"),
-        (lambda x, y: {"logits": y}, r"returned dict and not two tensors"),
-        (lambda x, y: (y, x), r"logits of shape \(2, 4\) for two examples, wanted \(2, 3\).*or swap what it returns"),
+        (lambda x, y: y, "one tensor"),
+        (lambda x, y: (x, y, y), ["Tensor", "Tensor", "Tensor"]),
+        (lambda x, y: (None, y), ["NoneType", "Tensor"]),
+        (lambda x, y: {"logits": y}, "dict"),
+        (lambda x, y: (y, x), (2, 4)),
     ],
 )
-def test_a_model_that_returns_something_else_than_features_and_logits_is_refused(form: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_a_model_that_returns_something_else_than_features_and_logits_is_refused(form: Any, got: object) -> None:
+    with raises(UsageError, "model-outputs", got=got) as caught:
         train(blob_federation(), fedavg(), model=Returns(form), **QUIET)
-    with pytest.raises(UsageError, match=says):
+    assert "`return features, logits`" in str(caught.value)
+    with raises(UsageError, "model-outputs", got=got):
         check_algorithm(fedavg(), model=lambda: Returns(form))
 
 
@@ -66,19 +67,16 @@ def test_a_model_that_cannot_read_the_examples_is_refused_with_their_shape() -> 
 
 
 @pytest.mark.parametrize(
-    ("model", "says"),
+    ("model", "code", "got"),
     [
-        (42, "or a function without arguments that returns one; got 42"),
-        (None, "got None"),
-        (lambda: 42, "the function returned 42"),
-        (
-            lambda width: Returns(),
-            r"\(\) is missing a required argument: 'width'. Give `model=lambda: <lambda>\(...\)`",
-        ),
+        (42, "wrong-type", 42),
+        (None, "wrong-type", None),
+        (lambda: 42, "wrong-type", 42),
+        (lambda width: Returns(), "model-arguments", "<lambda>"),
     ],
 )
-def test_what_is_no_model_is_refused(model: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_what_is_no_model_is_refused(model: Any, code: str, got: object) -> None:
+    with raises(UsageError, code, got=got):
         train(blob_federation(), fedavg(), model=model, **QUIET)
 
 
@@ -150,21 +148,21 @@ def test_a_trained_model_does_on_a_client_what_the_record_says(algorithm: Algori
 def test_a_model_of_ones_own_is_given_again_to_be_used(tmp_path: Path) -> None:
     federation = blob_federation(4)
     run = train(federation, fedavg(), model=Norms(), folder=tmp_path, **QUIET)
-    with pytest.raises(UsageError, match=r"a model of your own, Norms; give it.*run.model\(network=...\)"):
+    with raises(UsageError, "missing-option", option="network"):
         run.model()
     _, logits = run.model(network=Norms)(run.prepare(federation.data.inputs))
     test = federation.clients[0].test
     right = (logits[test].argmax(1) == federation.data.labels[test]).double().mean().item()
     assert right == next(e["accuracy"] for e in run.clients if e["client"] == "client-0")
-    with pytest.raises(UsageError, match="holds the parameters of another network; give network="):
+    with raises(UsageError, "settings-differ"):
         run.model(network=Returns)
     with raises(UsageError, "unknown-name", kind="client", got="client-9"):
         run.model("client-9", network=Norms)
-    with pytest.raises(DataError, match=r"trained on features of torch.float32 and shape \(N, 4\); got .* \(2, 3\)"):
+    with raises(DataError, "wrong-shape"):
         run.prepare(torch.zeros(2, 3))
     assert run.prepare([[1.0, 2.0, 3.0, 4.0]]).dtype == run.prepare(np.ones((1, 4))).dtype == torch.float32
     for nonsense in ("x", None, [[1.0], [1.0, 2.0]], np.array(["a"])):
-        with pytest.raises(DataError, match="inputs must be an array of numbers, got"):
+        with raises(DataError, "wrong-type", setting="inputs"):
             run.prepare(nonsense)
     with raises(DataError, "wrong-shape"):
         run.prepare(np.ones((2, 4), np.uint8))
@@ -172,7 +170,7 @@ def test_a_model_of_ones_own_is_given_again_to_be_used(tmp_path: Path) -> None:
 
 def test_whose_model_must_be_said_where_clients_keep_some_of_it(tmp_path: Path) -> None:
     run = train(blob_federation(), fedper(), model="mlp", folder=tmp_path, **QUIET)
-    with pytest.raises(UsageError, match=r"fedper keeps parameters with each client \(head.bias, head.weight\); say"):
+    with raises(UsageError, "missing-option", option="client"):
         run.model()
 
 

@@ -138,12 +138,12 @@ def test_kept_buffers_stay_with_their_client() -> None:
 
 
 def test_two_parts_of_one_name_are_refused() -> None:
-    with pytest.raises(UsageError, match="two parts of its objective are named 'cross_entropy'"):
+    with raises(UsageError, "name-repeated", got="cross_entropy"):
         Algorithm(name="twice", objective=fedavg().objective * 2)
 
 
 def test_an_unknown_buffer_policy_is_refused() -> None:
-    with pytest.raises(UsageError, match="'average', 'keep' or 'none', got 'drop'"):
+    with raises(UsageError, "wrong-value", setting="buffers", got="drop"):
         replace(fedavg().split, buffers="drop")  # type: ignore[arg-type]
 
 
@@ -183,20 +183,21 @@ class Nameless(Term):
 
 
 @pytest.mark.parametrize(
-    ("slots", "says"),
+    ("slots", "words"),
     [
-        ({"objective": CrossEntropy()}, r"mine: objective must be a tuple of parts, got .*Write objective=\(part,\)"),
-        ({"objective": (Nameless(),)}, r"mine: Nameless must have a name, got None. Write `name: ClassVar\[str\] = "),
-        ({"objective": (CrossEntropy,)}, "each part of objective must be a Term, got the class CrossEntropy"),
-        ({"weighting": (CrossEntropy(),)}, r"weighting must be a Weighting, got CrossEntropy\(\)"),
-        ({"sampler": "uniform"}, "mine: sampler must be a Sampler, got 'uniform'"),
-        ({"split": None}, "mine: split must be a Split, got None"),
-        ({"optimizer": "sgd"}, r"mine: optimizer must be a LocalOptimizer, got 'sgd'. Write fedatlas.SGD\("),
+        ({"objective": CrossEntropy()}, "Write objective=(part,)"),
+        ({"objective": (Nameless(),)}, "Nameless must have a name"),
+        ({"objective": (CrossEntropy,)}, "got the class CrossEntropy"),
+        ({"weighting": (CrossEntropy(),)}, "weighting must be a Weighting"),
+        ({"sampler": "uniform"}, "sampler must be a Sampler"),
+        ({"split": None}, "split must be a Split"),
+        ({"optimizer": "sgd"}, "Write fedatlas.SGD("),
     ],
 )
-def test_what_is_no_part_of_an_algorithm_is_refused(slots: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_what_is_no_part_of_an_algorithm_is_refused(slots: dict[str, Any], words: str) -> None:
+    with raises(UsageError, "wrong-type") as caught:
         Algorithm(name="mine", **slots)
+    assert words in str(caught.value)
 
 
 @dataclass(frozen=True, kw_only=True)

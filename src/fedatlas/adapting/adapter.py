@@ -166,6 +166,7 @@ class Adapter:
             raise UsageError(
                 f"clients must be a list of names or positions, got {clients!r}. Write [{clients!r}].",
                 code="wrong-type",
+                setting="clients",
                 got=clients,
             )
         if clients is None and not self.held_out:
@@ -257,7 +258,7 @@ class Adapter:
         if client is None:
             raise UsageError(
                 f"which of {len(names)} clients? Held out are {', '.join(self.held_out) or 'none'}.",
-                code="option-missing",
+                code="missing-option",
                 option="client",
                 known=names,
             )
@@ -280,6 +281,7 @@ class Adapter:
             raise UsageError(
                 f"examples must be in [1, {size}], what client {client.name} has; got {examples}.",
                 code="out-of-range",
+                setting="examples",
                 client=client.name,
                 got=examples,
             )
@@ -339,7 +341,7 @@ class Adapter:
         if atlas is None:
             raise UsageError(
                 "start='nearest' needs atlas= (--atlas FILE), as `fedatlas map` or make_atlas makes one.",
-                code="option-missing",
+                code="missing-option",
                 option="atlas",
             )
         names = [client["name"] for client in self.run.resolved["federation"]["clients"]]

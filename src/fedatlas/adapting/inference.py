@@ -52,7 +52,7 @@ def trained_network(
         some = ", ".join(sorted(bench.personal)[:3])
         raise UsageError(
             f"{run.name} keeps parameters with each client ({some}); say whose model: run.model(client).",
-            code="option-missing",
+            code="missing-option",
             option="client",
         )
     own, place = {}, None
@@ -79,6 +79,7 @@ def prepared_inputs(run: Run, inputs: Any) -> Tensor:
             f"inputs must be an array of numbers, got {inputs!r:.80}. Give examples as the data set of {run.folder} "
             "holds them.",
             code="wrong-type",
+            setting="inputs",
         ) from error
     if (tensor.dtype, tuple(tensor.shape[1:])) != wanted:
         tensor = as_inputs("inputs", tensor).to(tensor.device)
@@ -114,7 +115,7 @@ def _by_name(run: Run, seed: int) -> nn.Module:
         raise UsageError(
             f"{run.folder} was trained with a model of your own, {model['name']}; give it, or the function that makes "
             "it: run.model(network=...).",
-            code="option-missing",
+            code="missing-option",
             option="network",
         )
     return build_model(

@@ -42,7 +42,9 @@ class AdaptSettings:
         for title in ("rounds", "evaluate_every"):
             value = getattr(self, title)
             if value is not None and value < 1:
-                raise UsageError(f"{title} must be at least 1, got {value}.", code="out-of-range", got=value)
+                raise UsageError(
+                    f"{title} must be at least 1, got {value}.", code="out-of-range", setting=title, got=value
+                )
 
     def changed(self, changes: Mapping[str, Any]) -> AdaptSettings:
         """Return the settings with some of them changed, by name."""

@@ -37,6 +37,7 @@ class Agnostic(Weighting):
             raise UsageError(
                 f"Agnostic(lambda_lr) must not be negative, got {self.lambda_lr}.",
                 code="out-of-range",
+                setting="Agnostic(lambda_lr)",
                 got=self.lambda_lr,
             )
 

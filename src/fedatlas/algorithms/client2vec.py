@@ -130,6 +130,7 @@ def _open(atlas: Atlas | str | Path | None) -> Atlas:
         raise UsageError(
             f"client2vec(atlas) must be an atlas of the clients or the path of one, got {atlas!r}.",
             code="wrong-type",
+            setting="client2vec(atlas)",
             got=atlas,
         )
     return atlas
@@ -145,6 +146,7 @@ def _with_sampling(
             "Set sample=False (--use aggregate), or use a base that samples uniformly.",
             code="base-unfit",
             base=base.name,
+            part=type(base.sampler).__name__,
         )
     chosen = TAUS.get(str(atlas.provenance.get("strategy")), OTHER_TAU) if tau is None else tau
     return replace(algorithm, sampler=SimilarToLast(atlas=atlas, tau=chosen, half=half))
@@ -159,12 +161,14 @@ def _with_weights(algorithm: Algorithm, base: Algorithm, links: SimilarityWeight
             "Set aggregate=False (--use sample), or use another base.",
             code="base-unfit",
             base=base.name,
+            part=deaf[0],
         )
     if any(link.name == SimilarityWeights.name for link in base.weighting):
         raise UsageError(
             f"client2vec over {base.name}: it already weighs by similarity. Set aggregate=False (--use sample).",
             code="base-unfit",
             base=base.name,
+            part=SimilarityWeights.__name__,
         )
     return algorithm.with_weighting(links)
 
@@ -193,6 +197,7 @@ def _with_objective(
             f"client2vec over {base}: it already trains with an atlas. Set train=False (no train in --use).",
             code="base-unfit",
             base=base,
+            part=type(term).__name__,
         )
     if term.lambda_o == 0 and term.lambda_d == 0:
         return algorithm
@@ -200,6 +205,7 @@ def _with_objective(
         raise UsageError(
             "client2vec: lambda_d=0 leaves the classifier G untrained; test through h, or raise lambda_d.",
             code="settings-conflict",
+            option="test_through",
         )
     projected = Projected(width=atlas.halves[half].shape[1], test_through=test_through)
     algorithm = replace(algorithm.with_terms(term), extensions=(*algorithm.extensions, projected))

@@ -73,7 +73,12 @@ class Projected(Extension):
         for title in ("width", "num_features", "num_classes"):
             value = getattr(self, title)
             if value is not None and value < 1:
-                raise UsageError(f"Projected({title}) must be at least 1, got {value}.", code="out-of-range", got=value)
+                raise UsageError(
+                    f"Projected({title}) must be at least 1, got {value}.",
+                    code="out-of-range",
+                    setting=f"Projected({title})",
+                    got=value,
+                )
         if self.test_through not in ("h", "g"):
             raise unknown_name("test_through of Projected", self.test_through, ("h", "g"))
 
@@ -158,12 +163,14 @@ class IndexOrthogonality(Term):
                 raise UsageError(
                     f"IndexOrthogonality({title}) must not be negative, got {getattr(self, title)}.",
                     code="out-of-range",
+                    setting=f"IndexOrthogonality({title})",
                     got=getattr(self, title),
                 )
         if not self.temperature > 0:
             raise UsageError(
                 f"IndexOrthogonality(temperature) must be above 0, got {self.temperature}.",
                 code="out-of-range",
+                setting="IndexOrthogonality(temperature)",
                 got=self.temperature,
             )
         for title, known in (("mode", MODES), ("kl", DIRECTIONS)):
@@ -178,6 +185,7 @@ class IndexOrthogonality(Term):
             raise UsageError(
                 "IndexOrthogonality needs the server rule AtlasVectors beside it; client2vec() has both.",
                 code="part-missing",
+                part="AtlasVectors",
             )
         vectors = local.notes[self.name][VECTORS].to(local.data.labels.device)
         local.scratch[self.name] = {VECTORS: F.normalize(vectors, dim=1) if self.mode == "mean_cos" else vectors}

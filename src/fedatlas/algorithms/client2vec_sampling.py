@@ -47,7 +47,12 @@ class SimilarToLast(Sampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.tau > 0:
-            raise UsageError(f"SimilarToLast(tau) must be above 0, got {self.tau}.", code="out-of-range", got=self.tau)
+            raise UsageError(
+                f"SimilarToLast(tau) must be above 0, got {self.tau}.",
+                code="out-of-range",
+                setting="SimilarToLast(tau)",
+                got=self.tau,
+            )
         check_half(self.atlas, self.half, "SimilarToLast")
 
     def check_clients(self, federation: Federation) -> list[str]:
@@ -110,12 +115,16 @@ class SimilarityWeights(Weighting):
         super().__post_init__()
         if not 0 <= self.gamma <= 1:
             raise UsageError(
-                f"SimilarityWeights(gamma) must be in [0, 1], got {self.gamma}.", code="out-of-range", got=self.gamma
+                f"SimilarityWeights(gamma) must be in [0, 1], got {self.gamma}.",
+                code="out-of-range",
+                setting="SimilarityWeights(gamma)",
+                got=self.gamma,
             )
         if not self.lambda1 > 0:
             raise UsageError(
                 f"SimilarityWeights(lambda1) must be above 0, got {self.lambda1}.",
                 code="out-of-range",
+                setting="SimilarityWeights(lambda1)",
                 got=self.lambda1,
             )
         check_half(self.atlas, self.half, "SimilarityWeights")

@@ -196,6 +196,7 @@ def clustered(base: Algorithm | None = None, algorithm: int = 2, measure: Measur
         raise UsageError(
             f"clustered(algorithm) must be 1 (by size) or 2 (by similarity), got {algorithm!r}.",
             code="wrong-value",
+            setting="clustered(algorithm)",
             got=algorithm,
         )
     base = base if base is not None else fedavg()
@@ -208,6 +209,7 @@ def clustered(base: Algorithm | None = None, algorithm: int = 2, measure: Measur
                 "Use a base that averages by examples, such as fedavg, fedprox or moon.",
                 code="base-unfit",
                 base=base.name,
+                part=type(link).__name__,
             )
     for rule in base.server:
         if rule.ignores_weights:
@@ -216,6 +218,7 @@ def clustered(base: Algorithm | None = None, algorithm: int = 2, measure: Measur
                 "which makes its own. Use another base.",
                 code="base-unfit",
                 base=base.name,
+                part=type(rule).__name__,
             )
     if type(base.sampler) is not Uniform:
         raise UsageError(
@@ -223,6 +226,7 @@ def clustered(base: Algorithm | None = None, algorithm: int = 2, measure: Measur
             f"{type(base.sampler).__name__}. Use a base that samples uniformly.",
             code="base-unfit",
             base=base.name,
+            part=type(base.sampler).__name__,
         )
     sampler: Sampler = ClusteredBySize() if algorithm == 1 else ClusteredBySimilarity(measure=measure)
     name = "clustered" if base.name == "fedavg" else f"clustered+{base.name}"

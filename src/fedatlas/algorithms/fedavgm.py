@@ -30,7 +30,12 @@ class Momentum(ServerRule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.beta <= 1:
-            raise UsageError(f"Momentum(beta) must be in [0, 1], got {self.beta}.", code="out-of-range", got=self.beta)
+            raise UsageError(
+                f"Momentum(beta) must be in [0, 1], got {self.beta}.",
+                code="out-of-range",
+                setting="Momentum(beta)",
+                got=self.beta,
+            )
 
     def init(self, shared: Tensors, roster: Roster) -> Tensors:
         """Return zero velocity."""

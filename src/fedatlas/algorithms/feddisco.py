@@ -39,9 +39,19 @@ class Discrepancy(Weighting):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.a < math.inf:
-            raise UsageError(f"Discrepancy(a) must not be negative, got {self.a}.", code="out-of-range", got=self.a)
+            raise UsageError(
+                f"Discrepancy(a) must not be negative, got {self.a}.",
+                code="out-of-range",
+                setting="Discrepancy(a)",
+                got=self.a,
+            )
         if not math.isfinite(self.b):
-            raise UsageError(f"Discrepancy(b) must be a number, got {self.b}.", code="out-of-range", got=self.b)
+            raise UsageError(
+                f"Discrepancy(b) must be a number, got {self.b}.",
+                code="out-of-range",
+                setting="Discrepancy(b)",
+                got=self.b,
+            )
 
     def introduce(self, data: ClientData) -> Tensors:
         """Return the client's label counts."""
@@ -77,6 +87,7 @@ def feddisco(base: Algorithm | None = None, a: float = 0.5, b: float = 0.1) -> A
             f"feddisco over {base.name}: it already weighs by discrepancy; set a and b there.",
             code="base-unfit",
             base=base.name,
+            part=Discrepancy.__name__,
         )
     deaf = [type(rule).__name__ for rule in base.server if rule.ignores_weights]
     if deaf:
@@ -85,6 +96,7 @@ def feddisco(base: Algorithm | None = None, a: float = 0.5, b: float = 0.1) -> A
             "Use another base.",
             code="base-unfit",
             base=base.name,
+            part=deaf[0],
         )
     name = "feddisco" if base.name == "fedavg" else f"feddisco+{base.name}"
     return replace(base, name=name).with_weighting(Discrepancy(a=a, b=b))

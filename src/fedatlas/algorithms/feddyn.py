@@ -41,7 +41,10 @@ class DynamicPull(Term):
         super().__post_init__()
         if not 0 < self.alpha < math.inf:
             raise UsageError(
-                f"DynamicPull(alpha) must be a positive number, got {self.alpha}.", code="out-of-range", got=self.alpha
+                f"DynamicPull(alpha) must be a positive number, got {self.alpha}.",
+                code="out-of-range",
+                setting="DynamicPull(alpha)",
+                got=self.alpha,
             )
 
     @property
@@ -53,7 +56,9 @@ class DynamicPull(Term):
         """Begin with no drift in the client's first round."""
         if self.name not in local.notes:
             raise UsageError(
-                "DynamicPull needs the server rule DynamicDrift beside it; feddyn() has both.", code="part-missing"
+                "DynamicPull needs the server rule DynamicDrift beside it; feddyn() has both.",
+                code="part-missing",
+                part="DynamicDrift",
             )
         if self.name not in local.memory:
             local.memory[self.name] = {k: torch.zeros_like(local.start[k]) for k in local.notes[self.name]}
@@ -127,7 +132,10 @@ class Clipped(Wrapper):
         super().__post_init__()
         if not self.max_norm > 0:
             raise UsageError(
-                f"Clipped(max_norm) must be positive, got {self.max_norm}.", code="out-of-range", got=self.max_norm
+                f"Clipped(max_norm) must be positive, got {self.max_norm}.",
+                code="out-of-range",
+                setting="Clipped(max_norm)",
+                got=self.max_norm,
             )
 
     def step(self, parameters: list[Tensor], state: list[list[Tensor]], gradient: Gradient, lr: Rate) -> None:

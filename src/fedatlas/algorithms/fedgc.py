@@ -85,6 +85,7 @@ class GroupCustomization(Term):
                 raise UsageError(
                     f"GroupCustomization({title}) must not be negative, got {getattr(self, title)}.",
                     code="out-of-range",
+                    setting=f"GroupCustomization({title})",
                     got=getattr(self, title),
                 )
         for title in ("tau", "tau_alignment"):
@@ -92,6 +93,7 @@ class GroupCustomization(Term):
                 raise UsageError(
                     f"GroupCustomization({title}) must be above 0, got {getattr(self, title)}.",
                     code="out-of-range",
+                    setting=f"GroupCustomization({title})",
                     got=getattr(self, title),
                 )
 

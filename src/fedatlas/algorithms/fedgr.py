@@ -122,7 +122,10 @@ class TypeGroups:
         for title, value in (("num_groups", self.num_groups), ("n_init", self.n_init)):
             if value < 1:
                 raise UsageError(
-                    f"TypeGroups({title}) must be at least 1, got {value}.", code="out-of-range", got=value
+                    f"TypeGroups({title}) must be at least 1, got {value}.",
+                    code="out-of-range",
+                    setting=f"TypeGroups({title})",
+                    got=value,
                 )
         if self.method not in METHODS:
             raise unknown_name("method of grouping", self.method, METHODS)
@@ -218,13 +221,26 @@ class GroupLoss(Weighting):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not -1 <= self.q < math.inf:
-            raise UsageError(f"GroupLoss(q) must be at least -1, got {self.q}.", code="out-of-range", got=self.q)
+            raise UsageError(
+                f"GroupLoss(q) must be at least -1, got {self.q}.",
+                code="out-of-range",
+                setting="GroupLoss(q)",
+                got=self.q,
+            )
         for title, value in (("delta", self.delta), ("gamma", self.gamma)):
             if not 0 <= value <= 1:
-                raise UsageError(f"GroupLoss({title}) must be in [0, 1], got {value}.", code="out-of-range", got=value)
+                raise UsageError(
+                    f"GroupLoss({title}) must be in [0, 1], got {value}.",
+                    code="out-of-range",
+                    setting=f"GroupLoss({title})",
+                    got=value,
+                )
         if self.delay < 0:
             raise UsageError(
-                f"GroupLoss(delay) must not be negative, got {self.delay}.", code="out-of-range", got=self.delay
+                f"GroupLoss(delay) must not be negative, got {self.delay}.",
+                code="out-of-range",
+                setting="GroupLoss(delay)",
+                got=self.delay,
             )
 
     def check_clients(self, federation: Federation) -> list[str]:
@@ -310,6 +326,7 @@ def reweighted(base: Algorithm, weighting: GroupLoss) -> Algorithm:
             f"fedgr over {base.name}: it already weighs by the groups' losses; change its settings there.",
             code="base-unfit",
             base=base.name,
+            part=GroupLoss.__name__,
         )
     if deaf := [type(rule).__name__ for rule in base.server if rule.ignores_weights]:
         raise UsageError(
@@ -317,6 +334,7 @@ def reweighted(base: Algorithm, weighting: GroupLoss) -> Algorithm:
             "Use another base.",
             code="base-unfit",
             base=base.name,
+            part=deaf[0],
         )
     asked: list[Term] = [ReceivedLoss()]
     if isinstance(weighting.groups, TypeGroups):

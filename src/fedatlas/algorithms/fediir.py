@@ -51,6 +51,7 @@ class GradientAlignment(Term):
             raise UsageError(
                 f"GradientAlignment(penalty) must not be negative, got {self.penalty}.",
                 code="out-of-range",
+                setting="GradientAlignment(penalty)",
                 got=self.penalty,
             )
 
@@ -98,7 +99,10 @@ class MeanHeadGradient(ServerRule):
         super().__post_init__()
         if not 0 <= self.ema < 1:
             raise UsageError(
-                f"MeanHeadGradient(ema) must be in [0, 1), got {self.ema}.", code="out-of-range", got=self.ema
+                f"MeanHeadGradient(ema) must be in [0, 1), got {self.ema}.",
+                code="out-of-range",
+                setting="MeanHeadGradient(ema)",
+                got=self.ema,
             )
 
     def gather(self, memory: Tensors, surveys: Mapping[int, Tensors], roster: Roster) -> Tensors:

@@ -32,7 +32,10 @@ class CalibratedCrossEntropy(Term):
         super().__post_init__()
         if not self.tau >= 0:
             raise UsageError(
-                f"CalibratedCrossEntropy(tau) must not be negative, got {self.tau}.", code="out-of-range", got=self.tau
+                f"CalibratedCrossEntropy(tau) must not be negative, got {self.tau}.",
+                code="out-of-range",
+                setting="CalibratedCrossEntropy(tau)",
+                got=self.tau,
             )
 
     def begin(self, local: ClientContext) -> None:

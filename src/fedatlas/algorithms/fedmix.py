@@ -46,7 +46,10 @@ class MixedCrossEntropy(Term):
         super().__post_init__()
         if not 0 <= self.lam < 1:
             raise UsageError(
-                f"MixedCrossEntropy(lam) must be in [0, 1), got {self.lam}.", code="out-of-range", got=self.lam
+                f"MixedCrossEntropy(lam) must be in [0, 1), got {self.lam}.",
+                code="out-of-range",
+                setting="MixedCrossEntropy(lam)",
+                got=self.lam,
             )
 
     def begin(self, local: ClientContext) -> None:
@@ -128,11 +131,17 @@ class MeanPool(ServerRule):
             raise UsageError(
                 f"MeanPool(group) must be at least 2 (a mean of one is the example), got {self.group}.",
                 code="out-of-range",
+                setting="MeanPool(group)",
                 got=self.group,
             )
         for title, value in (("max_groups", self.max_groups), ("sent", self.sent)):
             if value < 1:
-                raise UsageError(f"MeanPool({title}) must be at least 1, got {value}.", code="out-of-range", got=value)
+                raise UsageError(
+                    f"MeanPool({title}) must be at least 1, got {value}.",
+                    code="out-of-range",
+                    setting=f"MeanPool({title})",
+                    got=value,
+                )
 
     def introduce(self, data: ClientData) -> Tensors:
         """Return means over disjoint random groups of a training client; examples that fill no group are not sent."""

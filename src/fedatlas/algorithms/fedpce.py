@@ -49,6 +49,7 @@ class ConditionedNorms(Extension):
                 raise UsageError(
                     f"ConditionedNorms({title}) must be at least 1, got {getattr(self, title)}.",
                     code="out-of-range",
+                    setting=f"ConditionedNorms({title})",
                     got=getattr(self, title),
                 )
         if self.head_norm == "instance":
@@ -56,6 +57,7 @@ class ConditionedNorms(Extension):
                 "ConditionedNorms(head_norm) cannot be 'instance': after pooling, a channel is one number, whose "
                 "variance is 0; before it, the mean of every image would be the shift. Use 'layer', 'batch' or 'film'.",
                 code="wrong-value",
+                setting="ConditionedNorms(head_norm)",
                 got=self.head_norm,
             )
         if self.head_norm not in HEAD_NORMS:
@@ -94,6 +96,7 @@ class KeepEmbedding(Split):
             raise UsageError(
                 f"KeepEmbedding(newcomer) must be 'unit' or 'mean', got {self.newcomer!r}.",
                 code="wrong-value",
+                setting="KeepEmbedding(newcomer)",
                 got=self.newcomer,
             )
 
@@ -158,6 +161,7 @@ class Grouped(Wrapper):
             raise UsageError(
                 f"Grouped(base) must be a plain optimizer, got {type(self.base).__name__}; put that around Grouped.",
                 code="wrong-type",
+                setting="Grouped(base)",
                 got=type(self.base).__name__,
             )
         for group in self.groups:

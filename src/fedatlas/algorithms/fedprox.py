@@ -29,7 +29,12 @@ class Proximal(Term):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mu < 0:
-            raise UsageError(f"Proximal(mu) must not be negative, got {self.mu}.", code="out-of-range", got=self.mu)
+            raise UsageError(
+                f"Proximal(mu) must not be negative, got {self.mu}.",
+                code="out-of-range",
+                setting="Proximal(mu)",
+                got=self.mu,
+            )
 
     @property
     def regulariser_weight(self) -> float:

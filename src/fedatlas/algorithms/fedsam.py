@@ -29,12 +29,16 @@ class SharpnessAware(Wrapper):
         super().__post_init__()
         if not self.rho >= 0:
             raise UsageError(
-                f"SharpnessAware(rho) must not be negative, got {self.rho}.", code="out-of-range", got=self.rho
+                f"SharpnessAware(rho) must not be negative, got {self.rho}.",
+                code="out-of-range",
+                setting="SharpnessAware(rho)",
+                got=self.rho,
             )
         if isinstance(self.base, SharpnessAware):
             raise UsageError(
                 "SharpnessAware(base) must not itself be SharpnessAware; give it that one's base.",
                 code="wrong-type",
+                setting="SharpnessAware(base)",
                 got=type(self.base).__name__,
             )
 

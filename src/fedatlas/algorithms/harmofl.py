@@ -89,12 +89,16 @@ class AmplitudeNorm(Extension):
         super().__post_init__()
         if self.window < 0:
             raise UsageError(
-                f"AmplitudeNorm(window) must not be negative, got {self.window}.", code="out-of-range", got=self.window
+                f"AmplitudeNorm(window) must not be negative, got {self.window}.",
+                code="out-of-range",
+                setting="AmplitudeNorm(window)",
+                got=self.window,
             )
         if self.channels is not None and self.channels < 1:
             raise UsageError(
                 f"AmplitudeNorm(channels) must be at least 1, got {self.channels}.",
                 code="out-of-range",
+                setting="AmplitudeNorm(channels)",
                 got=self.channels,
             )
 
@@ -148,6 +152,7 @@ class MeanAmplitude(ServerRule):
             raise UsageError(
                 f"harmofl: window must be at most {(least - 1) // 2} for these images, got {self.window}.",
                 code="out-of-range",
+                setting="window",
                 got=self.window,
             )
         if data.client.held_out:

@@ -39,10 +39,18 @@ class ModelContrast(Term):
         super().__post_init__()
         if not self.mu >= 0:
             raise UsageError(
-                f"ModelContrast(mu) must not be negative, got {self.mu}.", code="out-of-range", got=self.mu
+                f"ModelContrast(mu) must not be negative, got {self.mu}.",
+                code="out-of-range",
+                setting="ModelContrast(mu)",
+                got=self.mu,
             )
         if not self.tau > 0:
-            raise UsageError(f"ModelContrast(tau) must be above 0, got {self.tau}.", code="out-of-range", got=self.tau)
+            raise UsageError(
+                f"ModelContrast(tau) must be above 0, got {self.tau}.",
+                code="out-of-range",
+                setting="ModelContrast(tau)",
+                got=self.tau,
+            )
 
     @property
     def regulariser_weight(self) -> float:

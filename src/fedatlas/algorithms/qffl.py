@@ -36,10 +36,18 @@ class FairStep(ServerRule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.q < math.inf:
-            raise UsageError(f"FairStep(q) must not be negative, got {self.q}.", code="out-of-range", got=self.q)
+            raise UsageError(
+                f"FairStep(q) must not be negative, got {self.q}.",
+                code="out-of-range",
+                setting="FairStep(q)",
+                got=self.q,
+            )
         if self.eta is not None and not 0 < self.eta < math.inf:
             raise UsageError(
-                f"FairStep(eta) must be a positive number, got {self.eta}.", code="out-of-range", got=self.eta
+                f"FairStep(eta) must be a positive number, got {self.eta}.",
+                code="out-of-range",
+                setting="FairStep(eta)",
+                got=self.eta,
             )
 
     def apply(self, change: Tensors, memory: Tensors, cohort: Cohort) -> tuple[Tensors, Tensors]:

@@ -80,14 +80,14 @@ def _check_needs(name: str, options: dict[str, Any], known: Mapping[str, inspect
             f"{name} uses an atlas over any base, and none is given. Name the base, e.g. --algorithm {BASE}, "
             "and give --atlas FILE --use sample,aggregate ([atlas] file and use in a config); in Python "
             f"{name}(base, atlas).",
-            code="option-missing",
+            code="missing-option",
             option="atlas",
         )
     missing = [title for title, option in known.items() if _is_needed(option) and title not in options]
     if missing:
         raise UsageError(
             f"{name} needs {', '.join(missing)}. Give it a default, or set algorithm.{missing[0]}.",
-            code="option-missing",
+            code="missing-option",
             option=missing[0],
         )
 

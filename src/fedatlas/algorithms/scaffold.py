@@ -40,7 +40,9 @@ class ControlVariate(Term):
         """Fix the correction ``c - c_k`` for the round; only shared parameters have one."""
         if self.name not in local.notes:
             raise UsageError(
-                "ControlVariate needs the server rule MeanControl beside it; scaffold() has both.", code="part-missing"
+                "ControlVariate needs the server rule MeanControl beside it; scaffold() has both.",
+                code="part-missing",
+                part="MeanControl",
             )
         mean = local.notes[self.name]
         own = local.memory.setdefault(self.name, zeros_like(mean))
@@ -83,6 +85,7 @@ class MeanControl(ServerRule):
             raise UsageError(
                 f"MeanControl(server_lr) must be a positive number, got {self.server_lr}.",
                 code="out-of-range",
+                setting="MeanControl(server_lr)",
                 got=self.server_lr,
             )
 

@@ -30,7 +30,9 @@ class Tilted(Weighting):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not math.isfinite(self.t):
-            raise UsageError(f"Tilted(t) must be a number, got {self.t}.", code="out-of-range", got=self.t)
+            raise UsageError(
+                f"Tilted(t) must be a number, got {self.t}.", code="out-of-range", setting="Tilted(t)", got=self.t
+            )
 
     def weigh(self, weights: Tensor, cohort: Cohort, memory: Tensors) -> tuple[Tensor, Tensors]:
         """Multiply the weights by ``exp(t F_k)``."""

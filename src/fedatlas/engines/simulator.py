@@ -212,7 +212,9 @@ class Simulator:
 def choose_workers(workers: int | None, device: torch.device, num_clients: int) -> int:
     """Return how many worker processes to use: those asked for, else one a core on a CPU."""
     if workers is not None and workers < 1:
-        raise UsageError(f"workers must be at least 1, got {workers}.", code="out-of-range", got=workers)
+        raise UsageError(
+            f"workers must be at least 1, got {workers}.", code="out-of-range", setting="workers", got=workers
+        )
     if device.type != "cpu" or not fork_available():
         if workers is not None and workers > 1:
             raise UsageError(

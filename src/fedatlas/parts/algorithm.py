@@ -66,7 +66,11 @@ class Algorithm:
                     got=twice[0],
                 )
         if not self.objective:
-            raise UsageError(f"{self.name}: the objective is empty; give it at least one term.", code="part-missing")
+            raise UsageError(
+                f"{self.name}: the objective is empty; give it at least one term.",
+                code="part-missing",
+                part="objective",
+            )
 
     def with_terms(self, *terms: Term) -> Algorithm:
         """Return the algorithm with more summands in its objective."""

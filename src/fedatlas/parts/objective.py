@@ -126,6 +126,7 @@ def summands(objective: Iterable[Term], local: ClientContext, batch: Batch, outp
                 f"the loss of the term {term.name!r} ({type(term).__name__}) must be one number, got a tensor of shape "
                 f"{tuple(loss.shape)}. Return the mean over the examples, e.g. loss.mean().",
                 code="wrong-shape",
+                term=term.name,
                 got=tuple(loss.shape),
             )
         found.append(loss)

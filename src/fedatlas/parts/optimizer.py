@@ -50,23 +50,24 @@ class LocalOptimizer:
         where = type(self).__name__
         check_fields(self)
         if not self.lr > 0 or not math.isfinite(self.lr):
-            raise UsageError(f"{where}(lr) must be a positive number, got {self.lr}.", code="out-of-range", got=self.lr)
+            raise UsageError(
+                f"{where}(lr) must be a positive number, got {self.lr}.",
+                code="out-of-range",
+                setting=f"{where}(lr)",
+                got=self.lr,
+            )
         if self.weight_decay < 0:
             raise UsageError(
                 f"{where}(weight_decay) must not be negative, got {self.weight_decay}.",
                 code="out-of-range",
+                setting=f"{where}(weight_decay)",
                 got=self.weight_decay,
-            )
-        if self.schedule not in ("constant", "cosine"):
-            raise UsageError(
-                f"{where}(schedule) must be 'constant' or 'cosine', got {self.schedule!r}.",
-                code="wrong-value",
-                got=self.schedule,
             )
         if not 0 <= self.min_lr <= self.lr:
             raise UsageError(
                 f"{where}(min_lr) must be in [0, lr={self.lr}], got {self.min_lr}.",
                 code="out-of-range",
+                setting=f"{where}(min_lr)",
                 got=self.min_lr,
             )
 
@@ -135,7 +136,10 @@ class SGD(LocalOptimizer):
         super().__post_init__()
         if not 0 <= self.momentum < 1:
             raise UsageError(
-                f"SGD(momentum) must be in [0, 1), got {self.momentum}.", code="out-of-range", got=self.momentum
+                f"SGD(momentum) must be in [0, 1), got {self.momentum}.",
+                code="out-of-range",
+                setting="SGD(momentum)",
+                got=self.momentum,
             )
 
     def init(self, parameters: Tensors) -> Tensors:
@@ -213,7 +217,12 @@ class Adam(LocalOptimizer):
         super().__post_init__()
         for title, value in (("beta1", self.beta1), ("beta2", self.beta2)):
             if not 0 <= value < 1:
-                raise UsageError(f"Adam({title}) must be in [0, 1), got {value}.", code="out-of-range", got=value)
+                raise UsageError(
+                    f"Adam({title}) must be in [0, 1), got {value}.",
+                    code="out-of-range",
+                    setting=f"Adam({title})",
+                    got=value,
+                )
 
     def init(self, parameters: Tensors) -> Tensors:
         """Return zero moments and a step count."""

@@ -32,6 +32,7 @@ class Split:
             raise UsageError(
                 f"buffers must be 'average', 'keep' or 'none', got {self.buffers!r}.",
                 code="wrong-value",
+                setting="buffers",
                 got=self.buffers,
             )
 

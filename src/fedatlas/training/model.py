@@ -32,6 +32,7 @@ def own_network(model: Any, seed: int) -> nn.Module:
         raise UsageError(
             f"model must be {wanted}; got {model!r}. `fedatlas list models` shows the names.",
             code="wrong-type",
+            setting="model",
             got=model,
         )
     if lacks := _missing_argument(model):
@@ -45,7 +46,12 @@ def own_network(model: Any, seed: int) -> nn.Module:
         torch.default_generator.manual_seed(derive(seed, "model"))
         network = model()
     if not isinstance(network, nn.Module):
-        raise UsageError(f"model must be {wanted}; the function returned {network!r}.", code="wrong-type", got=network)
+        raise UsageError(
+            f"model must be {wanted}; the function returned {network!r}.",
+            code="wrong-type",
+            setting="model",
+            got=network,
+        )
     return network
 
 

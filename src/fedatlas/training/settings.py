@@ -171,7 +171,7 @@ def check_cohort_size(cohort_size: int, num_clients: int) -> None:
             "Lower the cohort, hold out fewer clients, or use more of them.",
             code="cohort-size",
             got=cohort_size,
-            known=num_clients,
+            most=num_clients,
         )
 
 
