@@ -24,7 +24,7 @@ class FedatlasError(Exception):
     values that the message shows, such as ``got`` and ``known``, for programs that react to an error.
     """
 
-    def __init__(self, message: str, *, code: str = "", **fields: Any) -> None:
+    def __init__(self, message: str, *, code: str, **fields: Any) -> None:
         super().__init__(message)
         self.code, self.fields = code, fields
 
@@ -47,7 +47,7 @@ class DataError(FedatlasError, ValueError):
 class TrainingError(FedatlasError):
     """A client's training broke."""
 
-    def __init__(self, message: str, *, client: str, round: int, stage: str, code: str = "", **fields: Any) -> None:
+    def __init__(self, message: str, *, client: str, round: int, stage: str, code: str, **fields: Any) -> None:
         super().__init__(f"client {client}, round {round}, {stage}: {message}", code=code, **fields)
         self.message, self.client, self.round, self.stage = message, client, round, stage
 

@@ -134,7 +134,7 @@ def read_about(path: Path | str) -> dict[str, Any]:
             about: dict[str, Any] = json.loads((file.metadata() or {})[ABOUT])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise RunFolderError(
-            f"{path} is no file of a personalised network ({error}). Write one by save().",
+            f"{path} is not the file of a personalised network ({error}). Write one by save().",
             code="file-unreadable",
             path=str(path),
         ) from error

@@ -113,7 +113,7 @@ def _by_name(run: Run, seed: int) -> nn.Module:
     model, form = run.resolved["model"], run.resolved["federation"]["form"]
     if not is_model_name(model["name"]):
         raise UsageError(
-            f"{run.folder} was trained with a model of your own, {model['name']}; give it, or the function that makes "
+            f"{run.folder} was trained with a custom model, {model['name']}; give it, or the function that makes "
             "it: run.model(network=...).",
             code="missing-option",
             option="network",

@@ -222,7 +222,7 @@ def clustered(base: Algorithm | None = None, algorithm: int = 2, measure: Measur
             )
     if type(base.sampler) is not Uniform:
         raise UsageError(
-            f"clustered(base) chooses the clients itself, but {base.name} has a sampler of its own, "
+            f"clustered(base) chooses the clients itself, but {base.name} has its own sampler, "
             f"{type(base.sampler).__name__}. Use a base that samples uniformly.",
             code="base-unfit",
             base=base.name,

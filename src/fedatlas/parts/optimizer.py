@@ -384,7 +384,7 @@ def relative_rates(model: nn.Module) -> dict[str, float]:
         for name, multiple in asked.items():
             if name not in own:
                 raise UsageError(
-                    f"{where} names {name!r}, which is no parameter of the module's own: {sorted(own)}.",
+                    f"{where} names {name!r}, which is not one of the module's parameters: {sorted(own)}.",
                     code="unknown-name",
                     got=name,
                     known=sorted(own),

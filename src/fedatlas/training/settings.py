@@ -152,7 +152,7 @@ def with_shortcuts(settings: Settings | None, shortcuts: Mapping[str, Any]) -> S
     for name in shortcuts:
         if name in Settings.__dataclass_fields__ and name not in known:
             raise UsageError(
-                f"{name} is not a keyword of its own here. Write settings=fedatlas.Settings({name}=...).",
+                f"{name} is not a keyword here. Write settings=fedatlas.Settings({name}=...).",
                 code="not-a-shortcut",
                 got=name,
                 known=sorted(known),

@@ -57,7 +57,7 @@ def _refuse_two_views(federation: Federation) -> None:
                 raise DataError(
                     f"{federation.name}: clients {clients[j].name} and {client.name} train on the same examples but "
                     "see them through different transforms, and embeddings hold one vector an example. "
-                    "Give each client examples of its own.",
+                    "Give each client its own examples.",
                     code="partition-unfit",
                     clients=(clients[j].name, client.name),
                 )
