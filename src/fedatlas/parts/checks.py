@@ -10,11 +10,22 @@ import dataclasses
 import json
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ForwardRef, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    ForwardRef,
+    Literal,
+    NamedTuple,
+    NotRequired,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from fedatlas.errors import UsageError
 
@@ -51,6 +62,8 @@ def find_misfit(value: Any, kind: Any, where: str) -> Misfit | None:
     >>> find_misfit({"shape": [3, "x"]}, dict[str, list[int]], "form")
     Misfit(where='form.shape[1]', value='x', kind=<class 'int'>)
     """
+    if kind is Any or type(value) is kind:  # nearly always, so it comes first
+        return None
     origin, inner = get_origin(kind), get_args(kind)
     if is_typeddict(kind) or (origin is dict and isinstance(value, dict)):
         return _find_in_table(value, kind, where)
@@ -172,7 +185,8 @@ def _members(kind: Any) -> set[Any]:
 def _find_in_table(value: Any, kind: Any, where: str) -> Misfit | None:
     if not isinstance(value, dict):
         return Misfit(where, value, dict[str, Any])
-    for key, inner, needed in _keys(value, kind):
+    keys = _keys(kind) if is_typeddict(kind) else ((key, get_args(kind)[1], True) for key in value)
+    for key, inner, needed in keys:
         place = f"{where}.{key}" if where else str(key)
         if key not in value:
             if needed:
@@ -182,11 +196,15 @@ def _find_in_table(value: Any, kind: Any, where: str) -> Misfit | None:
     return None
 
 
-def _keys(value: Mapping[str, Any], kind: Any) -> Iterator[tuple[str, Any, bool]]:
-    if is_typeddict(kind):
-        yield from ((key, inner, key in kind.__required_keys__) for key, inner in get_type_hints(kind).items())
-    else:
-        yield from ((key, get_args(kind)[1], True) for key in value)
+@cache
+def _keys(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
+    """Return the keys of a typed table, their kinds, and whether they must be there."""
+    found = []
+    for key, inner in get_type_hints(kind, include_extras=True).items():
+        # Where annotations are texts, __required_keys__ does not know of NotRequired.
+        optional = get_origin(inner) is NotRequired
+        found.append((key, get_args(inner)[0] if optional else inner, not optional))
+    return tuple(found)
 
 
 def _is_instance(value: Any, kind: type) -> bool:

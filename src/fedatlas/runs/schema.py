@@ -5,42 +5,106 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from fedatlas.errors import RunFolderError
+from fedatlas.parts.checks import describe_kind, find_misfit
 
 RESOLVED = "resolved.json"
 ALTERED = "the run's folder was altered. Restore the file, or train again."
-NUMBER = (int, float)
-_CLIENT = {"name": object, "domain": object, "held_out": bool, "num_train": int, "num_test": int, "label_counts": list}
-_SETTINGS = {
-    "federation": {
-        **dict.fromkeys(("data", "kind", "partition", "fingerprint"), str),
-        "classes": list,
-        "form": {"shape": [int], "vocabulary": list, "mean": [NUMBER], "std": [NUMBER]},
-        "clients": [_CLIENT],
-    },
-    "model": {"name": str, "options": dict},
-    "algorithm": {"name": str, "optimizer": dict},
-    "training": {"rounds": int, "batch_size": int},
-    "seeds": dict.fromkeys(("partition", "model", "sampling", "batches"), int),
-    "machine": dict,
-}
-_LINES = {
-    "rounds.jsonl": {"round": int, "evaluation?": dict, "held_out?": dict},
-    "clients.jsonl": {"round": int, "client": object, "accuracy?": NUMBER},
-    "timings.jsonl": {"round": int, "train": NUMBER},
-}
-_ADAPTED = {
-    "client": object,
-    "domain": object,
-    "origin": str,
-    "round": int,
-    "embedding": (list, type(None)),
-    **dict.fromkeys(("num_examples", "num_steps", "num_tuned"), int),
-    **dict.fromkeys(("seconds", "accuracy_before", "accuracy_after"), NUMBER),
-}
-"""The form of each file, as far as it is relied on: a type or several, or by key (with ? it may lack) or in a list."""
+
+
+class _Client(TypedDict):
+    name: Any
+    domain: Any
+    held_out: bool
+    num_train: int
+    num_test: int
+    label_counts: list[Any]
+
+
+class _Form(TypedDict):
+    shape: list[int]
+    vocabulary: list[Any]
+    mean: list[float]
+    std: list[float]
+
+
+class _Federation(TypedDict):
+    data: str
+    kind: str
+    partition: str
+    fingerprint: str
+    classes: list[Any]
+    form: _Form
+    clients: list[_Client]
+
+
+class _Model(TypedDict):
+    name: str
+    options: dict[str, Any]
+
+
+class _Algorithm(TypedDict):
+    name: str
+    optimizer: dict[str, Any]
+
+
+class _Training(TypedDict):
+    rounds: int
+    batch_size: int
+
+
+class _Seeds(TypedDict):
+    partition: int
+    model: int
+    sampling: int
+    batches: int
+
+
+class _Settings(TypedDict):
+    """``resolved.json``, as far as it is relied on; so are the others."""
+
+    federation: _Federation
+    model: _Model
+    algorithm: _Algorithm
+    training: _Training
+    seeds: _Seeds
+    machine: dict[str, Any]
+
+
+class _RoundLine(TypedDict):
+    round: int
+    evaluation: NotRequired[dict[str, Any]]
+    held_out: NotRequired[dict[str, Any]]
+
+
+class _ClientLine(TypedDict):
+    round: int
+    client: Any
+    accuracy: NotRequired[float]
+
+
+class _TimingLine(TypedDict):
+    round: int
+    train: float
+
+
+class _Adapted(TypedDict):
+    client: Any
+    domain: Any
+    origin: str
+    round: int
+    embedding: list[Any] | None
+    num_examples: int
+    num_steps: int
+    num_tuned: int
+    seconds: float
+    accuracy_before: float
+    accuracy_after: float
+
+
+_LINES = {"rounds.jsonl": _RoundLine, "clients.jsonl": _ClientLine, "timings.jsonl": _TimingLine}
 
 
 def check_run(folder: Path) -> None:
@@ -56,7 +120,7 @@ def check_run(folder: Path) -> None:
 def read_settings(path: Path) -> dict[str, Any]:
     """Read the settings of a run."""
     settings: dict[str, Any] = _read_json(path)
-    if wrong := misfit(settings, _SETTINGS):
+    if wrong := _fault(settings, _Settings):
         raise RunFolderError(f"{path} holds no run's settings: {wrong}; {ALTERED}", code="file-altered", path=str(path))
     return settings
 
@@ -64,7 +128,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 def read_adapted(path: Path) -> list[dict[str, Any]]:
     """Read what is known of clients that were brought in later."""
     records: list[dict[str, Any]] = _read_json(path) if path.exists() else []
-    if wrong := misfit(records, [_ADAPTED]):
+    if wrong := _fault(records, list[_Adapted]):
         raise RunFolderError(
             f"{path} is not a list of adapted clients: {wrong}; the run's folder was altered. Remove the file.",
             code="file-altered",
@@ -88,7 +152,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
                 path=str(path),
                 line=number,
             ) from error
-        if wrong := misfit(entry, _LINES[path.name]):
+        if wrong := _fault(entry, _LINES[path.name]):
             raise RunFolderError(
                 f"{path}, line {number} is not a record: {wrong}; {ALTERED}",
                 code="file-altered",
@@ -99,30 +163,21 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def misfit(value: Any, form: Any, where: str = "it") -> str | None:
-    """Return what about a value is not of a form, in words; None where it fits."""
-    kind = dict if isinstance(form, dict) else list if isinstance(form, list) else form
-    # To Python alone True is an int.
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind in (int, NUMBER)):
-        text = json.dumps(value)
-        return f"{where} is {text if len(text) <= 40 else f'a {type(value).__name__}'}, not {_told(kind)}"
-    if isinstance(form, list):
-        inside = ((item, form[0], f"{where}[{i}]") for i, item in enumerate(value))
-        return next((wrong for one in inside if (wrong := misfit(*one))), None)
-    for key, inner in form.items() if isinstance(form, dict) else ():
-        name = key.removesuffix("?")
-        if name not in value:
-            if name == key:
-                return f"{where} lacks {name!r}"
-        elif wrong := misfit(value[name], inner, name if where == "it" else f"{where}.{name}"):
-            return wrong
-    return None
+def _fault(value: Any, kind: Any) -> str | None:
+    """Return what about a value does not fit a kind, in words; None if it fits."""
+    wrong = find_misfit(value, kind, "")
+    if wrong is None:
+        return None
+    if wrong.kind is None:
+        table, _, name = wrong.where.rpartition(".")
+        return f"{_named(table)} lacks {name!r}"
+    text = json.dumps(wrong.value)
+    shown = text if len(text) <= 40 else f"a {type(wrong.value).__name__}"
+    return f"{_named(wrong.where)} is {shown}, not {describe_kind(wrong.kind)}"
 
 
-def _told(kind: Any) -> str:
-    words: dict[Any, str] = {dict: "a table", list: "a list", str: "a text", int: "a whole number"}
-    words |= {bool: "true or false", NUMBER: "a number"}
-    return words[kind] if kind in words else " or ".join(words.get(one, "null") for one in kind)
+def _named(where: str) -> str:
+    return f"it{where}" if not where or where.startswith("[") else where
 
 
 def _read_json(path: Path) -> Any:
