@@ -211,7 +211,7 @@ class _Patience:
 
     @property
     def ended(self) -> bool:
-        """Whether the training shall stop."""
+        """Whether the training must stop."""
         return self.interrupted or late(self.options)
 
     def _interrupt(self, *_: object) -> None:
@@ -357,7 +357,7 @@ def _measured(task: Task, variant: Variant) -> str:
     try:
         numbers = variant.measure(task)
     except TrainingError as error:
-        # The same seed breaks in the same way: there is no use in trying again.
+        # The same seed breaks in the same way: trying again would not help.
         numbers = {BROKEN: str(error)}
     except FedatlasError as error:
         return f"{REFUSED}{error}"

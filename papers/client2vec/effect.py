@@ -6,7 +6,7 @@
     python -m papers.client2vec.effect --part main --plan          # what would be trained, and how many images that is
 
 The main part trains as long as the paper does, five local epochs; ``--length short`` has two, at two fifths of the
-images, and is what the search takes unless told otherwise. The measure is the mean of the last ten evaluations, every
+images, and is the default of the search. The measure is the mean of the last ten evaluations, every
 second round: the best of all jumps with the noise of single rounds. ``own models`` are those of a round's clients after
 their training, each on its own test part: another question, another number.
 """

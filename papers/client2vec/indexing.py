@@ -83,7 +83,7 @@ def atlas_file(spec: Spec, options: Options) -> Path:
 
 
 def atlas_folder(folder: Path) -> Path:
-    """Return where in or beside a task's folder its atlas lies; the folder itself may hold a run."""
+    """Return the file of a task's atlas, in or beside its folder; the folder itself may hold a run."""
     return folder.with_name(f"{folder.name}-atlas")
 
 
@@ -111,7 +111,7 @@ def made_atlas(task: Task) -> Numbers:
     begun = time.perf_counter()
     embeddings = None if spec["source"] in WITHOUT_ENCODER else embed(spec, federation, options)
     encoded = time.perf_counter() - begun
-    # A GPU's libraries are loaded by whatever comes first; that is no part of an index.
+    # A GPU's libraries are loaded at first use; that time does not count for the index.
     torch.ones(32, 32, device=options.device).matmul(torch.ones(32, 32, device=options.device)).sum().item()
     begun = time.perf_counter()
     extra: Numbers = {}
@@ -144,9 +144,9 @@ def made_atlas(task: Task) -> Numbers:
 
 
 def made_head_weights(task: Task) -> Numbers:
-    """Let every client train an epoch with a head of its own (Table 2), and keep the heads as an atlas.
+    """Let every client train an epoch with its own head (Table 2), and keep the heads as an atlas.
 
-    The paper takes them anew after every epoch of the training; an atlas does not change, and holds the first of them.
+    The paper takes them again after every epoch of the training. An atlas does not change, so it holds the first heads.
     """
     parts = task.settings["sections"]
     run = train_sections(task, parts)
@@ -209,7 +209,7 @@ def limited(federation: Federation, count: int) -> Federation:
 
 
 def embed(spec: Spec, federation: Federation, options: Options) -> Embeddings:
-    """Return the vectors of a limited federation: from the folder of embeddings if they lie there, else anew."""
+    """Return the vectors of a limited federation: from the folder of embeddings if they are there, else encoded now."""
     file = Path(options.extra["embeddings"]) / f"{spec['setting']}-{spec['encoder']}-{spec['samples']}.safetensors"
     rows = torch.cat([client.train for client in federation]).unique()
     if file.exists() and not options.quick:

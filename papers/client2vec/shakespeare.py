@@ -28,7 +28,7 @@ _DIRECTION = re.compile(r"\[[^\]]*\]", re.DOTALL)
 
 
 def available(options: Options) -> bool:
-    """Return whether the file of speeches lies in the data folder."""
+    """Return whether the data folder has the file of speeches."""
     folder = options.data_folder or os.environ.get("FEDATLAS_DATA") or "."
     return not options.quick and (Path(folder) / FILE).exists()
 
@@ -36,8 +36,8 @@ def available(options: Options) -> bool:
 def speeches(text: str) -> list[tuple[str, str]]:
     """Return the speeches of a play, each a role and what it says; what is said before the first role is left out.
 
-    A role is announced on a line of its own, after an empty one, and speaks at least twice. Stage directions, in square
-    brackets, and headings of acts and scenes are no speech.
+    A role is announced on a separate line, after an empty one, and speaks at least twice. Stage directions, in square
+    brackets, and headings of acts and scenes are not speech.
     """
     lines = _DIRECTION.sub("", _body(text)).splitlines()
     found: list[tuple[str, list[str]]] = []

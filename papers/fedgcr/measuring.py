@@ -27,7 +27,7 @@ FIRST_ROUNDS, EVERY = 3, 5
 """Groups are looked at in the first rounds, and in every so many."""
 OWN_GROUPS = "server/group_customization"
 QFFL_ETA = 1.0
-"""Of q-FFL, in place of the learning rate: the change of a step of Adam is no multiple of the gradient, and its square
+"""Of q-FFL, in place of the learning rate: the change of a step of Adam is not a multiple of the gradient, and its square
 over 1e-3 would make the server stand still."""
 
 

@@ -237,7 +237,7 @@ def card(facts: dict[str, object]) -> str:
 def main() -> None:
     """Train, test and write the network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="folder in which CIFAR-10 lies")
+    parser.add_argument("--data", required=True, help="folder of CIFAR-10")
     parser.add_argument("--out", type=Path, required=True, help="folder to write the weights and their card into")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
     parser.add_argument("--seconds", type=float, default=140.0, help="time to train in, where --epochs is not given")

@@ -1,4 +1,4 @@
-"""Table 14: cluster accuracy and Avg by method of grouping. DomainNet is shown where it lies in the folder.
+"""Table 14: cluster accuracy and Avg by method of grouping. DomainNet is shown if it is in the folder.
 
 The cluster accuracy is that of the last round's own groups. K-means and FINCH are shown on every data set; the paper
 has them on DomainNet.

@@ -1,4 +1,4 @@
-"""Table 2: DomainNet, eight methods at factors 1, 5 and 10; its pictures lie in domainnet/DOMAIN/CLASS/."""
+"""Table 2: DomainNet, eight methods at factors 1, 5 and 10; its pictures are in domainnet/DOMAIN/CLASS/."""
 
 from papers.fedgcr.published import TABLE_2
 from papers.fedgcr.shapes import methods_table

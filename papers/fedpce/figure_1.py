@@ -1,4 +1,4 @@
-"""Figure 1: where clients lie by FedBN's scales and shifts of the first, the 12th and the last norm."""
+"""Figure 1: a map of the clients by FedBN's scales and shifts of the first, the 12th and the last norm."""
 
 from fedatlas.atlas import Atlas
 from papers.fedpce.measuring import NORMS, atlas_file

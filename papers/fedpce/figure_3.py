@@ -1,4 +1,4 @@
-"""Figure 3: where clients lie by their embeddings. The paper's is of CIFAR-100; ``--sets`` chooses."""
+"""Figure 3: a map of the clients by their embeddings. The paper's is of CIFAR-100; ``--sets`` chooses."""
 
 from statistics import mode
 

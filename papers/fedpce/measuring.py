@@ -1,4 +1,4 @@
-"""Measure one method: collaborative training, client training of those held out, where clients come to lie."""
+"""Measure one method: collaborative training, client training of those held out, and a map of the clients."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def personalised(task: Task) -> Numbers:
     wanted = run.resolved["training"]["rounds"]
     numbers = collaborative_figures(run)
     if len(run.rounds) < wanted:
-        # Taken as far as it is, it is still to be told from the others, and to be gone on with.
+        # An unfinished training stays marked as such, and can be continued.
         numbers[UNFINISHED] = f"round {len(run.rounds)} of {wanted}"
         if not task.options.extra["finish"]:
             return numbers
@@ -80,7 +80,7 @@ def personalised(task: Task) -> Numbers:
 
 
 def configured(task: Task) -> Config:
-    """Return the config of a task: its sections, the fold and where the data lie."""
+    """Return the config of a task: its sections, the fold and the folder of the data."""
     sections, place = task.settings["sections"], task.options.data_folder
     data = {**sections["data"], "fold": task.seed, **({} if place is None else {"folder": place})}
     return Config.load(None, (), **{**sections, "data": data})
@@ -216,7 +216,7 @@ def _atlases(task: Task, run: Run, results: Sequence[Adapted]) -> Numbers:
 
 
 def atlas_file(out: Path, name: str, layer: str = "") -> Path:
-    """Return where the atlas of a variant lies; ``name`` is its key and the fold."""
+    """Return the file of a variant's atlas; ``name`` is its key and the fold."""
     path = out / "atlases" / f"{name}{layer}.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

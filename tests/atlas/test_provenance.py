@@ -19,7 +19,7 @@ from fedatlas.parts.algorithm import Algorithm
 from fedatlas.runs.run import Run
 from fedatlas.training.train import train
 
-OTHER = r"the atlas says it was made of .*Make the atlas of these clients"
+OTHER = r"the atlas was made from .*Make the atlas of these clients"
 
 
 def iid(name: str = "mine", partition: Any = None, **settings: Any) -> Federation:

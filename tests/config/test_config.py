@@ -188,7 +188,7 @@ def test_images_are_scaled_as_the_config_says() -> None:
         (["data.mean=[0.5, 0.5, 0.5]"], "data.mean and data.std go together"),
         (["data.mean=[0.5]", "data.std=[0.5]"], "one number for each of 3 channels; got 1 and 1"),
         (["data.mean=[0.5, 0.5, 0.5]", "data.std=[0.5, 0, 0.5]"], "std= must be above 0"),
-        (["data.source=FEATURES", "data.mean=[0.5]", "data.std=[0.5]"], "are for images, and its inputs are none"),
+        (["data.source=FEATURES", "data.mean=[0.5]", "data.std=[0.5]"], "are for images"),
     ],
 )
 def test_a_scaling_that_cannot_be_is_refused(settings: list[str], message: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Atlases: one vector a client that says what its data looks like."""
+"""Atlases: one vector per client, which describes its data."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Put a new client into an atlas, by the way its other clients came in."""
+"""Add a new client to an atlas, by the source that made its other vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENCODED = {"feature_average": feature_average, "class_prototypes": class_prototy
 
 
 def place_client(atlas: Atlas, federation: Federation, name: str) -> Atlas:
-    """Return the atlas with one client of a federation in it; one that is there already stays as it is.
+    """Return the atlas with one client of a federation added; a client that it has already stays as it is.
 
     Only that client's training examples are looked at, so the atlas's source must need nothing else: label histograms,
     and feature averages and class prototypes of the built-in encoder. For others, such as Client2Vec's index, compute

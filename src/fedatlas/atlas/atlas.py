@@ -1,7 +1,7 @@
-"""The atlas: one vector a client, in named halves, and what can be asked of it.
+"""The atlas: one vector per client, in named halves, with similarities, groups and maps.
 
 The halves are Client2Vec's (Guo et al., "Client2Vec: Improving Federated Learning by Distribution Shifts Aware Client
-Indexing"): "feature" says what a client's inputs look like, "label" which labels it has. Any source of vectors will do.
+Indexing"): "feature" describes the look of a client's inputs, "label" its labels. Any source of vectors works.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from fedatlas.errors import DataError, UsageError, expect, expect_number, unknow
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Atlas:
-    """One vector a client, in named halves.
+    """One vector per client, in named halves.
 
     >>> atlas = Atlas(names=("a", "b"), halves={"label": torch.tensor([[2.0, 0.0], [1.0, 1.0]])},
     ...               sizes=torch.tensor([30, 10]))
@@ -103,7 +103,7 @@ class Atlas:
     def similarity_to(
         self, members: Tensor | Sequence[int], weights: Tensor | Sequence[float] | None = None, half: str | None = None
     ) -> Tensor:
-        """Return (clients,): how alike each client is to a set of clients.
+        """Return (clients,): the similarity of each client to a set of clients.
 
             S(i, C) = sum over j in C of N_j mean over halves of cos(beta_i, beta_j) / sum over j in C of N_j    (Eq. 1)
 
@@ -158,13 +158,13 @@ class Atlas:
     def groups(self, count: int, *, half: str | None = None, method: str = "kmeans", seed: int = 0) -> Tensor:
         """Return (clients,) int64: the group of each client, by ``kmeans``, ``gmm`` (spherical) or ``finch``.
 
-        The points are the unit rows, so that two clients are as near as their cosines say, whatever the halves' scales.
+        The points are the unit rows, so that distances follow the cosines, whatever the scales of the halves.
         Groups are numbered in the order of their first client.
         """
         return group_labels(self._points(half), count, method, seed)
 
     def map2d(self, method: str = "pca", half: str | None = None, seed: int = 0) -> np.ndarray:
-        """Return (clients, 2): a place for each client in a plane, by ``pca`` or ``tsne`` of the unit rows."""
+        """Return (clients, 2): a point for each client in a plane, by ``pca`` or ``tsne`` of the unit rows."""
         return place(self._points(half), method, seed)
 
     def add_client(self, name: str, halves: Mapping[str, Any], size: int, domain: str | None = None) -> "Atlas":
@@ -213,7 +213,7 @@ class Atlas:
         protects: str = "client",
         seed: int = 0,
     ) -> "Atlas":
-        """Return the atlas as the server would have got it from clients that add Gaussian noise.
+        """Return the atlas that the server gets if clients add Gaussian noise.
 
         Each half is clipped to norm ``clip`` and gets noise of standard deviation ``sigma`` in every entry, or as much
         as ``epsilon`` asks for; what that buys is in ``provenance["noise"]``. See ``fedatlas.atlas.noise``.
@@ -238,7 +238,7 @@ class Atlas:
         return replace(self, halves=halves, provenance={**self.provenance, "noise": promise})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the atlas as one safetensors file, whole or not at all."""
+        """Write the atlas as one safetensors file, completely or not at all."""
         tensors = {**{f"half/{own}": table for own, table in self.halves.items()}, "sizes": self.sizes}
         words = {
             "names": self.names,
@@ -250,7 +250,7 @@ class Atlas:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Atlas":
-        """Read an atlas, refusing a file that was cut short or altered."""
+        """Read an atlas; raise DataError if the file was cut short or altered."""
         tensors, words = read_vectors(path)
         return cls(
             names=tuple(words["names"]),
@@ -275,7 +275,7 @@ class Atlas:
         return list(self.halves) if half is None else [half]
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is kept for speed is made again where the atlas arrives.
+        # Cached values are computed again where the atlas arrives.
         return {own.name: self.__dict__[own.name] for own in fields(self)}
 
     def _columns(self, half: str | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The atlas of a run: what each client keeps of its own, as that client's vector.
+"""The atlas of a run: the parameters that each client keeps, as the client's vector.
 
 FedPCE's 32 numbers are made for it: clients with like data come to lie together (its Fig. 3). FedBN's scales and shifts
 (its Fig. 1) and FedPer's heads make an atlas too.

@@ -1,4 +1,4 @@
-"""Whether an atlas was made of the clients that it is used for, as far as its provenance says."""
+"""Checks by its provenance whether an atlas was made from the clients that it is used for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBERED = re.compile(r"client-\d+")
 
 
 def made_of(federation: Federation) -> dict[str, Any]:
-    """Return what the provenance of an atlas says of the federation that it is made of."""
+    """Return the description of a federation that goes into the provenance of its atlas."""
     origin = federation.origin
     return {
         FEDERATION: f"{federation.name}: {federation.partition}",
@@ -39,7 +39,7 @@ def origin_remark(provenance: Mapping[str, Any], here: Mapping[str, Any], client
     if one is None or other is None or not is_other(one, other, clients):
         return None
     return (
-        f"the atlas says it was made of {provenance.get(FEDERATION)}; but the clients are those of {here[FEDERATION]}. "
+        f"the atlas was made from {provenance.get(FEDERATION)}, but the clients are those of {here[FEDERATION]}. "
         "Where only names and sizes are the same, its vectors mean nothing. Make the atlas of these clients."
     )
 
@@ -47,7 +47,7 @@ def origin_remark(provenance: Mapping[str, Any], here: Mapping[str, Any], client
 def atlas_remarks(atlas: Atlas, federation: Federation) -> list[str]:
     """Return a remark where an atlas has a federation's clients, but was made of others.
 
-    One that lacks a client, or has another number of its examples, is an error before the first round.
+    An atlas that lacks a client, or has another number of its examples, is an error before the first round.
     """
     wanted = {federation.clients[i].name: len(federation.clients[i].train) for i in federation.training_ids}
     if not wanted.items() <= dict(zip(atlas.names, atlas.sizes.tolist(), strict=True)).items():

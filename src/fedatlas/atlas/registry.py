@@ -9,6 +9,6 @@ SOURCES: Registry[Callable[..., Any]] = Registry("source of an atlas", "source",
 """Functions ``(federation, ...) -> Atlas``.
 
 Beside the federation a source gets what its parameters name: ``embeddings``, ``how`` (the ``AtlasSettings``),
-``device``, ``workers``, ``progress``. ``discloses`` says what leaves a client.
+``device``, ``workers``, ``progress``. ``discloses`` lists the data that leave a client.
 """
 source = SOURCES.register

@@ -114,7 +114,7 @@ def feature_average(federation: Federation, embeddings: Embeddings, *, clip: flo
 
     Args:
         federation: the clients.
-        embeddings: one vector an example.
+        embeddings: one vector per example.
         clip: scales longer embeddings down to this norm before the mean, so that one example can move it by at most
             2 clip / n; ``Atlas.with_noise(protects="example")`` needs that.
     """
@@ -158,7 +158,7 @@ def head_weights(federation: Federation, states: Mapping[str, Tensors], model: n
     Args:
         federation: the clients.
         states: a client's name to its parameters by name, such as a state dict; only the classifier's are read.
-        model: says which parameters are the classifier's (those of its ``head``).
+        model: its ``head`` shows which parameters are the classifier's.
     """
     unknown = sorted(states.keys() - {client.name for client in federation})
     if unknown or not states:
@@ -206,7 +206,7 @@ def _atlas(
     summary: Callable[[Tensor, Tensor], Tensor],
     provenance: Mapping[str, Any],
 ) -> Atlas:
-    """Return the atlas of one row a client, made from the positions and labels of its training examples."""
+    """Return the atlas of one row per client, made from the positions and labels of its training examples."""
     rows = torch.zeros(len(federation), width)
     labels = federation.data.labels.cpu()
     for i, client in enumerate(federation):

@@ -44,7 +44,7 @@ def read_vectors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
         raise _unusable(path, f"it is not a whole safetensors file ({error})") from error
     if notes.get("form") != _FORM:
         raise _unusable(
-            path, f"it is not an atlas of the form {_FORM!r} (it says {notes.get('form')!r})", "content-unfit"
+            path, f"it is not an atlas of the form {_FORM!r} (its form is {notes.get('form')!r})", "content-unfit"
         )
     if notes.get("sha256") != _digest(tensors, notes.get("words", "")):
         raise _unusable(path, "it was altered (its checksum differs)", "file-altered")

@@ -64,7 +64,7 @@ class Federation:
     data: Dataset
     clients: tuple[Client, ...]
     partition: str = ""
-    """One line that says how the clients came about."""
+    """One line that describes how the clients were made."""
     origin: Origin | None = None
     """The same as a record, where ``federate`` made them."""
 

@@ -1,7 +1,7 @@
-"""Changes of images: lasting ones that make a client different, and random ones for training.
+"""Changes of images: fixed ones that make a client different, and random ones for training.
 
-All take images in [0, 1] of shape (B, channels, height, width) and draw for each image apart, on the device the images
-lie on, without a loop over them.
+All take images in [0, 1] of shape (B, channels, height, width) and draw separately for each image, on the device of the
+images, without a loop over them.
 """
 
 import math
@@ -196,7 +196,7 @@ def _rotate(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def _rectangles(images: Tensor, heights: Tensor, widths: Tensor, down: Tensor, along: Tensor) -> Tensor:
-    """Return a mask (B, 1, height, width) of one rectangle in each image, at a place in [0, 1] of where it fits."""
+    """Return a mask (B, 1, height, width) of one rectangle per image; positions in [0, 1] span where it fits."""
     inside = []
     for length, sides, place in ((images.shape[2], heights, down), (images.shape[3], widths, along)):
         sides = sides.round().clamp(1, length)

@@ -43,7 +43,7 @@ class InputForm:
 
     shape: tuple[int, ...]
     vocabulary_size: int = 0
-    """How many tokens there are; 0 says that the inputs are not tokens."""
+    """How many tokens there are; 0 if the inputs are not tokens."""
 
     def __post_init__(self) -> None:
         if len(self.shape) not in KINDS or any(side < 1 for side in self.shape):

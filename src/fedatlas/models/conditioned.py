@@ -97,7 +97,7 @@ class ConditionedClassifier(nn.Module):
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features and the logits for the embedding at hand."""
-        # Looked at once each: every batch has maps of the same size. Compiled code would be made anew after each look.
+        # Checked once each: every batch has maps of the same size. Each check would compile the code again.
         looks = not torch.compiler.is_compiling()
         watched = self._norms if self._checks_maps and looks else []
         hooks = [norm.register_forward_pre_hook(_refuse_lone_numbers) for norm in watched]
@@ -120,7 +120,7 @@ class ConditionedClassifier(nn.Module):
     def affine(self) -> list[tuple[Tensor, Tensor]]:
         """Return the scale and the shift of each norm, in the model's order, as the embedding has them now."""
         vector = self.embedding.vector
-        # In full precision always: near 1, where scales lie, bfloat16 has two digits.
+        # Always in full precision: near 1, where the scales are, bfloat16 has two digits.
         with torch.autocast(vector.device.type, enabled=False):
             made = self.generators(vector)
         return [(s.view(shape), b.view(shape)) for (s, b), shape in zip(made, self._shapes, strict=True)]
@@ -149,7 +149,7 @@ def bake(model: nn.Module) -> nn.Module:
 
 
 def _affine_shape(path: str, norm: nn.Module) -> tuple[int, ...]:
-    """Return the shape of a norm's scale and shift, whether it has any of its own or not."""
+    """Return the shape of a norm's scale and shift, also for a norm without them."""
     if isinstance(norm, nn.LayerNorm):
         return tuple(norm.normalized_shape)
     if isinstance(norm, nn.GroupNorm):
@@ -172,7 +172,7 @@ def _set_affine(norm: nn.Module, scale: Tensor | None, shift: Tensor | None) -> 
 
 
 def _refuse_lone_numbers(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
-    """Refuse to normalise a number by itself: it becomes 0 whatever it was."""
+    """Raise UsageError if single numbers would be normalised: each would become 0."""
     shape = inputs[0].shape
     if isinstance(norm, nn.modules.instancenorm._InstanceNorm):
         count = shape[2:].numel()
@@ -183,7 +183,7 @@ def _refuse_lone_numbers(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
     if count == 1:
         raise UsageError(
             f"FedPCE: a {type(norm).__name__} got a map of {'x'.join(map(str, shape[2:])) or 'no'} pixels, where each "
-            "number is normalised by itself: the variance is 0, and nothing of the image would be left. Use larger "
+            "number is normalised alone: its variance is 0, so the image would be lost. Use larger "
             "images, a stem that keeps more pixels, or another norm.",
             code="model-unfit",
             got=type(norm).__name__,
@@ -193,7 +193,7 @@ def _refuse_lone_numbers(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
 
 @torch.no_grad()
 def _checked_features(model: str, inputs: Tensor, features: Tensor) -> bool:
-    """Refuse a model that forgets its input; tell whether the inputs differ, so that it would have been seen."""
+    """Raise UsageError if different inputs give equal features; return whether the inputs differ at all."""
     if not bool((inputs != inputs[:1]).any()):
         return False
     spread, size = (features - features[:1]).abs().amax(), features.abs().amax()

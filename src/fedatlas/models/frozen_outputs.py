@@ -1,9 +1,9 @@
-"""What a frozen network makes of a client's training examples: found once, and kept.
+"""The outputs of a frozen network for a client's training examples, computed once and kept.
 
-A batch that shows examples as they are is known to be of its client for as long as nobody changes it. A network whose
-weights never change need not look at it again: its rows are those of a table that was made when they were first asked
-for, from all of the client's examples, in their order and in batches of a fixed size. So the bits are the same in
-whatever order batches come, whatever the number of workers, and after a resumed run.
+A batch of unchanged examples is recognised as its client's until it is modified. A network whose weights never change
+need not process it again: its rows come from a table. The table is made at the first request, from all of the client's
+examples, in their order and in batches of a fixed size. So the bits do not depend on the order of batches or the number
+of workers, and are the same in a resumed run.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Read = Callable[[Tensor], Tensor]
 
 
 class KeptPasses:
-    """What frozen networks made of one client's training examples."""
+    """The outputs of frozen networks for one client's training examples."""
 
     def __init__(self, train: Tensor, read: Read) -> None:
         self._train, self._read = train, read
@@ -59,7 +59,7 @@ class KeptPasses:
 
 
 class _Place:
-    """A fixed place for a batch, and what frozen networks made of the batch that lies there now."""
+    """A fixed buffer for a batch, and the outputs of frozen networks for the batch that it holds now."""
 
     def __init__(self) -> None:
         self.made: dict[nn.Module, tuple[Read, Tensor]] = {}

@@ -38,7 +38,7 @@ class HubClassifier(Classifier):
         return pool(self.outputs(inputs), self.pooling)
 
     def outputs(self, inputs: Tensor) -> Any:
-        """Return what the backbone says of the images."""
+        """Return the backbone's outputs for the images."""
         x = inputs.expand(-1, self.channels, -1, -1)
         if self.image_size is not None and x.shape[-2:] != (self.image_size, self.image_size):
             x = F.interpolate(x, size=(self.image_size, self.image_size), mode="bilinear", align_corners=False)
@@ -72,8 +72,8 @@ def hub_backbone(
         source: a name on the hub, or a folder that ``save_pretrained`` wrote.
         pooling: ``pooler``, ``cls`` (the first token), ``mean``, or ``auto``: the pooler where the weights have one,
             else the first token where it is a class token, else the mean.
-        image_size: the side that images are resized to; by default what the backbone's configuration says, if it
-            says one.
+        image_size: the side that images are resized to; by default the one in the backbone's configuration, if
+            it has one.
         frozen: train only the head.
     """
     title = f"hf:{source}"

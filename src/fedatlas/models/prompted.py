@@ -104,7 +104,7 @@ class CustomizedClassifier(PromptedClassifier):
         """Return the class token of a pass without prompts, (B, width), without gradient.
 
         It depends on the image alone. So a client's training examples are passed once in a run; of other batches the
-        last answer is kept, for the terms of one step ask for the same batch again and again.
+        last result is kept, because the terms of one step use the same batch several times.
         """
         if inside_transformation() or inputs.is_inference():
             return self._first_pass(inputs)
@@ -133,7 +133,7 @@ class CustomizedClassifier(PromptedClassifier):
 
 
 class LastPass:
-    """What the frozen encoder made of the last batch: known again by its very tensors, unchanged. Copies are empty."""
+    """The frozen encoder's output for the last batch, recognised by its unchanged tensors; a copy starts empty."""
 
     def __init__(self) -> None:
         self._sources: list[Tensor] = []
@@ -192,7 +192,7 @@ class HubEncoder(TokenEncoder):
 
 
 def hub_encoder(source: str) -> HubEncoder:
-    """Return a ViT of a folder or hub name in two halves, having seen that together they give what the whole does."""
+    """Return a ViT of a folder or hub name in two halves; check that together they give the output of the whole."""
     backbone, _ = load_backbone(source)
     unfit = UsageError(
         f"backbone='hf:{source}' is a {type(backbone).__name__}, which cannot take prompts. "
@@ -235,13 +235,12 @@ def prompted_vit(
     """Frozen vision transformer with learnable prompts and head, on images; pretrained weights ship.
 
     Args:
-        backbone: ``hf:NAME_OR_FOLDER``, a ViT on the Hugging Face hub or in a folder; None is the own small ViT.
-        weights: the own ViT's: ``cifar10``, which ships with the package (the default), a file, or ``untrained`` to
-            leave it as it was initialised.
+        backbone: ``hf:NAME_OR_FOLDER``, a ViT on the Hugging Face hub or in a folder; None is the built-in small ViT.
+        weights: of the built-in ViT: ``cifar10`` (the default, which ships with the package), a file, or ``untrained``.
         gc_net: shift the prompts by GC-Net, as FedGCR does; the algorithms that need it add it themselves.
-        prompt_rate: how many times the learning rate of the rest the prompts step at.
+        prompt_rate: learning rate of the prompts, as a multiple of the rate of the rest.
         dropout: of the features in training; the authors of FedGCR have 0.1.
-        patch, width, depth, heads: of the own ViT.
+        patch, width, depth, heads: of the built-in ViT.
     """
     title = "prompted_vit"
     channels = form.image(title)[0]

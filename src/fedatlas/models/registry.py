@@ -6,7 +6,7 @@ from typing import Any
 from fedatlas.registry import Registry
 
 MODELS: Registry[Callable[..., Any]] = Registry("model", "model", "fedatlas.models")
-"""Functions ``(num_classes, form, **options)`` that build a network; ``reads`` says which kinds of data it can read."""
+"""Functions ``(num_classes, form, **options)`` that build a network; ``reads`` lists the kinds of data."""
 model = MODELS.register
 
 USUAL_MODELS = {"features": "mlp", "image": "cnn", "tokens": "char_lstm"}

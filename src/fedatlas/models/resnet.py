@@ -81,7 +81,7 @@ class ResNet(Classifier):
 def convolve(layer: nn.Conv2d, inputs: Tensor) -> Tensor:
     """Return a layer's map."""
     odd = layer.out_channels % EIGHT or (layer.in_channels > EIGHT and layer.in_channels % EIGHT)
-    # Compiled code fills up while it copies anyway; else it would be a pass of its own.
+    # Compiled code pads while it copies anyway; otherwise it would be a separate pass.
     if odd and inputs.is_cuda and torch.compiler.is_compiling():
         return filled_up(layer, inputs)
     result: Tensor = layer(inputs)

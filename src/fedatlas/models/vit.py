@@ -43,7 +43,7 @@ class TokenEncoder(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, tokens: Tensor) -> Tensor:
-        """Return what has become of the class token after all layers, (B, width)."""
+        """Return the class token after all layers, (B, width)."""
 
     def fit(self, images: Tensor) -> Tensor:
         """Return images in the form that ``embed`` reads: grey ones repeated, all resized."""
@@ -124,7 +124,7 @@ class VisionTransformer(TokenEncoder):
         *others, final = self.layers
         for layer in others:
             tokens = layer(tokens)
-        tokens = final(tokens, 1)  # what becomes of the other tokens is not asked for
+        tokens = final(tokens, 1)  # the other tokens are not needed
         last: Tensor = self.norm(tokens[:, 0])
         return last
 
@@ -148,7 +148,7 @@ def make_transformer(
 ) -> VisionTransformer:
     """Return an encoder for images of a form, untrained or filled from a file or from weights in the package.
 
-    The file says the number of channels and the size of its images; without one they are those of ``form``.
+    The number of channels and the size of images come from the file; without a file, from ``form``.
     """
     channels, *sides = form.image(model)
     require_positive(model, patch=patch, width=width, depth=depth, heads=heads)

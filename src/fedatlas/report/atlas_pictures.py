@@ -39,7 +39,7 @@ class DomainTable:
 
 
 def domain_similarity(atlas: Atlas, half: str | None = None) -> DomainTable:
-    """Return how alike the clients of every two domains are (the paper's Fig. 9)."""
+    """Return the similarity of the clients of every two domains (the paper's Fig. 9)."""
     known = tuple(_known(atlas))
     if not known:
         raise UsageError(
@@ -64,7 +64,7 @@ def domain_similarity(atlas: Atlas, half: str | None = None) -> DomainTable:
 def similarity_picture(atlas: Atlas, half: str | None = None, title: str | None = None) -> Figure:
     """Return the heat map of the clients' similarities.
 
-    In the atlas's order, with domains along both axes (Fig. 2); where it has none, like clients stand together.
+    In the atlas's order, with domains along both axes (Fig. 2); without domains, similar clients are side by side.
     """
     figure, axes = _figure(6.8, 5.6)
     cosines = atlas.similarity(half).numpy()
@@ -101,7 +101,7 @@ def domain_picture(atlas: Atlas, half: str | None = None, title: str | None = No
 def map_picture(
     atlas: Atlas, method: str = "pca", half: str | None = None, seed: int = 0, title: str | None = None
 ) -> Figure:
-    """Return the clients in a plane, coloured by domain; a point's area says how many examples a client has."""
+    """Return the clients in a plane, coloured by domain; a point's area shows the number of its examples."""
     figure, axes = _figure(7.2, 4.8)
     places = atlas.map2d(method, half, seed)
     numbers, colors = _domain_colors(atlas)

@@ -1,4 +1,4 @@
-"""Runs of one name, an algorithm's or the user's own, under the same settings: seeds and folds are repetitions."""
+"""Runs of one algorithm or custom name under the same settings: seeds and folds are repetitions."""
 
 import json
 import math
@@ -98,7 +98,7 @@ def distinct_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def same_split(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs whose clients hold exactly what those of the first run hold."""
+    """Return the runs whose clients hold exactly the examples of the first run's clients."""
     fingerprint = runs[0].resolved["federation"]["fingerprint"]
     return [run for run in runs if run.resolved["federation"]["fingerprint"] == fingerprint]
 

@@ -1,4 +1,4 @@
-"""The top of a report: its title, what was trained on what, and the key figures."""
+"""The top of a report: its title, the algorithms and their data, and the key figures."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def default_title(groups: Sequence[Group]) -> str:
 
 
 def sentence(groups: Sequence[Group], members: Sequence[Member]) -> str:
-    """Return what was trained on what, as markup."""
+    """Return the algorithms and their data as a sentence of markup."""
     run = groups[0].runs[0]
     federation, model, training = run.resolved["federation"], run.resolved["model"], run.resolved["training"]
     held_out = sum(member.held_out for member in members)
@@ -54,7 +54,7 @@ def key_figures(groups: Sequence[Group], members: Sequence[Member]) -> str:
 
 
 def tests(members: Sequence[Member]) -> str:
-    """Return a note on the clients of which the figures say nothing or little: those with no or few test examples."""
+    """Return a note on the clients with no or few test examples."""
     none = [escape(member.name) for member in members if not member.num_test]
     few = [f"{escape(member.name)} ({member.num_test})" for member in members if 0 < member.num_test < FEW]
     said = [f"<b>Not tested</b>, and so in no figure: {_some(none)}."] if none else []

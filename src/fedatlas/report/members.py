@@ -1,4 +1,4 @@
-"""The clients as a report sees them: who they are, what their data looks like, how they were served."""
+"""The clients of a report: their names and domains, the look of their data, their accuracy."""
 
 import io
 import zipfile
@@ -36,7 +36,7 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Portraits:
-    """What a run kept of each client's data."""
+    """The previews of the clients' data that a run saved."""
 
     vectors: np.ndarray | None
     images: dict[int, np.ndarray]

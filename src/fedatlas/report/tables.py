@@ -1,4 +1,4 @@
-"""The figures of runs as tables: one row an algorithm, mean ± standard deviation where it ran several times."""
+"""The figures of runs as tables: one row per algorithm, mean ± standard deviation where it ran several times."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ def shown_columns(groups: Sequence[Group]) -> list[Column]:
 
 
 def results_table(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """Return one row an algorithm, its figures as text: shares in percent, from the last evaluation.
+    """Return one row per algorithm, its figures as text: shares in percent, from the last evaluation.
 
     ``best`` is the highest accuracy of any evaluation and ``best round`` where it was; ``seconds`` is training alone,
     and ``x NAME`` the median over rounds of its seconds, relative to the first row. All rows have the same keys.

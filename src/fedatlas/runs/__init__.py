@@ -1,1 +1,1 @@
-"""What a run keeps in its folder."""
+"""The files of a run's folder."""

@@ -1,8 +1,8 @@
 """Checkpoints: safetensors files and one manifest that names them with their checksums.
 
 The manifest is replaced in one step after all files are on disk, so a run that is killed at any moment finds either
-the old checkpoint or the new one, whole. Only clients whose memory changed are written again; which file is whose is
-a journal that grows by their lines, of which the manifest says how long it is and what its checksum is.
+the old checkpoint or the new one, whole. Only clients whose memory changed are written again. A journal maps clients to
+files and grows by one line per change; the manifest holds its length and its checksum.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SPARE_LINES = 1000
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What a run needs to go on."""
+    """The state from which a run continues."""
 
     state: ServerState
     clients: ClientMemories
@@ -55,7 +55,7 @@ class CheckpointStore:
         return int(self._manifest()["round"]) if self.exists() else 0
 
     def memories(self, limit: int | None, place: Place) -> ClientMemories:
-        """Return a place for what clients will remember, that spills into this folder."""
+        """Return an empty store of client memory that spills into this folder."""
         return ClientMemories(self.files, limit=limit, place=place)
 
     def save(
@@ -93,15 +93,15 @@ class CheckpointStore:
             self.files.remove(name)
 
     def load(self, place: Place = lambda tensor: tensor, limit: int | None = None) -> Checkpoint:
-        """Read the checkpoint, refusing one that was cut short or altered.
+        """Read the checkpoint; raise RunFolderError if it was cut short or altered.
 
-        Of what clients remember at most ``limit`` bytes are read at once; the rest when it is asked for.
+        At most ``limit`` bytes of the clients' memory are read now, the rest when it is needed.
         """
         manifest = self._manifest()
         state = self._state(manifest, place)
         entries = self._journal.open(manifest["clients"])
         self._server = manifest["server"]["file"]
-        clients = ClientMemories.opened(self.files, entries, stamp=state.round + 1, limit=limit, place=place)
+        clients = ClientMemories.open(self.files, entries, stamp=state.round + 1, limit=limit, place=place)
         return Checkpoint(state, clients, {name: int(size) for name, size in manifest["records"].items()})
 
     def load_state(self, place: Place = lambda tensor: tensor) -> ServerState:
@@ -135,7 +135,7 @@ class CheckpointStore:
             raise damaged(path, "it is not a whole manifest") from error
         except FileNotFoundError as error:
             raise RunFolderError(
-                f"there is no checkpoint in {self.folder}: the run did not reach its first. Resume it, or train again.",
+                f"{self.folder} has no checkpoint: the run ended before its first one. Resume it, or train again.",
                 code="checkpoint-missing",
                 path=str(self.folder),
             ) from error
@@ -151,7 +151,7 @@ class CheckpointStore:
 
 
 class _Journal:
-    """Which file holds which client's memory: one line a change, the last one counts."""
+    """Which file holds which client's memory: one line per change, the last one counts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -162,7 +162,7 @@ class _Journal:
         self._entries: dict[int, Entry] = {}
 
     def open(self, claim: Mapping[str, Any]) -> dict[int, Entry]:
-        """Read as much as the manifest claims."""
+        """Read the part of the journal that the manifest covers."""
         path = self._folder / claim["file"]
         try:
             content = path.read_bytes()[: claim["bytes"]] if claim["bytes"] else b""
@@ -195,13 +195,13 @@ class _Journal:
         return unnamed
 
     def claim(self) -> dict[str, Any]:
-        """Return what the manifest says of the journal."""
+        """Return the manifest's entry for the journal."""
         return {"file": self._name, "bytes": self._size, "sha256": self._hash.hexdigest()}
 
     def _append(self, path: Path, content: bytes) -> None:
         try:
             with path.open("r+b") as file:
-                file.seek(self._size)  # what a killed run wrote beyond is not part of the checkpoint
+                file.seek(self._size)  # lines after this are of a killed run, not of the checkpoint
                 file.write(content)
                 file.truncate()
                 file.flush()

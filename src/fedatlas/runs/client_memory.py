@@ -1,4 +1,4 @@
-"""What all clients remember: in RAM up to a limit, beyond it in files, those first that were longest not used."""
+"""The memory of all clients: in RAM up to a limit; beyond it, the least recently used go to files."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class ClientMemories(MutableMapping[int, Memory]):
         """Files whose memory was replaced since; a checkpoint on disk may still name them."""
 
     @classmethod
-    def opened(
+    def open(
         cls, files: TensorFiles, entries: Mapping[int, Entry], *, stamp: int, limit: int | None, place: Place
     ) -> ClientMemories:
-        """Return what a checkpoint holds: read as far as the limit goes, beyond it looked at only."""
+        """Return the memory in a checkpoint: read up to the limit; beyond it, files are only checked."""
         memories = cls(files, limit=limit, place=place)
         memories.stamp = stamp
         memories._written = dict(entries)
@@ -78,7 +78,7 @@ class ClientMemories(MutableMapping[int, Memory]):
     def entry(self, client: int, *, durable: bool = True) -> Entry:
         """Return the file that holds a client's memory, written now if it was only in RAM.
 
-        A checkpoint needs it durable; what only makes room need not wait for the disk.
+        A checkpoint needs a durable file; a file that only frees RAM need not wait for the disk.
         """
         assert self.files is not None
         if client in self._written:

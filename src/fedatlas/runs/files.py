@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and tensors in them that are checked when they are read."""
+"""Files that are written completely or not at all, and tensors in them that are checked when read."""
 
 import hashlib
 import os
@@ -22,7 +22,7 @@ _SEPARATOR = "|"
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of tensors and what it must be."""
+    """A file of tensors with its expected size and checksum."""
 
     file: str
     bytes: int
@@ -30,7 +30,7 @@ class Entry:
 
 
 def atomic_write(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write a file so that it is there whole or not at all; if it is not durable, unless the machine itself fails."""
+    """Write a file completely or not at all; without ``durable``, a crash of the machine may still lose it."""
     try:
         with replacing(path) as partial, partial.open("wb") as file:
             file.write(content)
@@ -50,7 +50,7 @@ def atomic_write(path: Path, content: bytes, *, durable: bool = True) -> None:
 def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
     """Yield the name of a file to write, which then takes the place of ``path``; if writing fails, nothing changes.
 
-    ``shared`` says that several processes may write the same file at the same time.
+    With ``shared``, several processes may write the same file at the same time.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial" if shared else f".{path.name}.partial")
     try:
@@ -68,7 +68,7 @@ class TensorFiles:
         self.folder = folder
 
     def write(self, stem: str, memory: Memory, *, durable: bool = True) -> Entry:
-        """Write a file and return what it must be when it is read."""
+        """Write a file and return its entry, which ``read`` checks."""
         content = memory_to_bytes(memory)
         name = f"{stem}{SUFFIX}"
         atomic_write(self.folder / name, content, durable=durable)
@@ -121,14 +121,14 @@ def digest(content: bytes) -> str:
 
 def memory_to_bytes(memory: Memory) -> bytes:
     """Return named tensors as the content of one file."""
-    # Cloned: a part may remember one tensor under two names, which the format does not know.
+    # Cloned: a part may keep one tensor under two names, which the format cannot store.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in _flat(memory).items()}
     content: bytes = save_tensors(tensors)
     return content
 
 
 def memory_from_bytes(content: bytes, place: Place = lambda tensor: tensor) -> Memory:
-    """Return what ``memory_to_bytes`` was given, in its order."""
+    """Return the tensors that ``memory_to_bytes`` packed, in the same order."""
     return _deep(load_tensors(content), place)
 
 

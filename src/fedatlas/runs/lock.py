@@ -13,15 +13,15 @@ LOCK = ".lock"
 
 
 def lock_folder(folder: Path) -> IO[bytes] | None:
-    """Keep other processes from writing the same run, where the system can; two would spoil each other's."""
+    """Keep other processes from writing the same run, if the system supports locks; two writers would damage it."""
     if sys.platform == "win32":
         return None
-    import fcntl  # which Windows has not
+    import fcntl  # missing on Windows
 
     try:
         file = (folder / LOCK).open("ab")
     except OSError:
-        return None  # what cannot be written is told when a record is opened
+        return None  # opening a record reports a folder that cannot be written
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a report shows of each client: a few of its images, and a plain vector of what its data looks like."""
+"""The previews of clients in a report: a few images, and a plain vector of the client's data."""
 
 import io
 import itertools
@@ -25,7 +25,7 @@ _EXAMPLES = 200
 
 
 def client_vectors(federation: Federation) -> np.ndarray:
-    """Return one vector a client, float32, standardised over clients.
+    """Return one vector per client, float32, standardised over clients.
 
     Images: mean and standard deviation of each cell of an 8x8 grid, per channel, and the share of each class. Tokens:
     the share of each token. Features: mean and standard deviation.
@@ -80,7 +80,7 @@ def client_images(federation: Federation, clients: Sequence[int], count: int = 8
 
 
 def write_portraits(federation: Federation, folder: Path) -> None:
-    """Write the portraits into a run's folder, unless there are more clients than a report could show."""
+    """Write the portraits into a run's folder, unless there are too many clients for a report."""
     if len(federation) > MOST_CLIENTS:
         return
     arrays = {"vectors": client_vectors(federation)}

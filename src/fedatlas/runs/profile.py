@@ -1,4 +1,4 @@
-"""Where a round's time goes: the server's stages always, a client's own on request."""
+"""The time of a round by stage: always of the server, on request of the clients too."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class ProfileRow(NamedTuple):
 def profile_rows(timings: Sequence[Mapping[str, Any]], workers: int) -> list[ProfileRow]:
     """Return where the time of a mean round went; the first round is left out where there are more.
 
-    Clients' stages follow under training, as seconds of the clock: ``waiting`` is when workers had nothing to do or
-    were sent something.
+    Clients' stages follow under training, as seconds of the clock: ``waiting`` is the time in which workers had no
+    work or received data.
     """
     timings = [entry for entry in timings if "stages" in entry]
     timings = timings[1:] or timings

@@ -1,10 +1,10 @@
-"""A run is a folder: what was asked, what happened, round by round and client by client, and how to go on.
+"""A run is a folder with its settings, its records by round and client, and its last state.
 
 resolved.json     every setting as it was used, the federation's fingerprint, versions
-config.toml       the config that made it, where one did; `fedatlas train --config` takes it
-rounds.jsonl      one line a round
-clients.jsonl     one line a (round, client)
-timings.jsonl     seconds, apart from the rest so that equal runs have equal records
+config.toml       the config that made it, if any; `fedatlas train --config` reads it
+rounds.jsonl      one line per round
+clients.jsonl     one line per round and client
+timings.jsonl     seconds, in a separate file so that equal runs have equal records
 checkpoints/      the last state, with checksums
 adapted.json      clients that were brought in later, by `fedatlas adapt`
 report.html       made by `fedatlas report`
@@ -29,7 +29,7 @@ from fedatlas.runs.schema import RESOLVED, check_run, own_name, read_adapted, re
 RECORDS = ("rounds.jsonl", "clients.jsonl", "timings.jsonl")
 CONFIG = "config.toml"
 ATLAS = "atlas.safetensors"
-"""The atlas that a run made for itself, where its config says so."""
+"""The atlas that a run made, if its config has ``[atlas] make``."""
 ADAPTED = "adapted.json"
 NEW_ATLAS = "atlas-new.safetensors"
 """The atlas of a run that will replace the one in the folder when it begins."""
@@ -52,17 +52,17 @@ class Run:
 
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
-        """One entry a round."""
+        """One entry per round."""
         return read_lines(self.folder / "rounds.jsonl")
 
     @cached_property
     def clients(self) -> list[dict[str, Any]]:
-        """One entry a (round, client)."""
+        """One entry per round and client."""
         return read_lines(self.folder / "clients.jsonl")
 
     @cached_property
     def timings(self) -> list[dict[str, Any]]:
-        """Seconds, one entry a round."""
+        """Seconds, one entry per round."""
         return read_lines(self.folder / "timings.jsonl")
 
     @property
@@ -77,7 +77,7 @@ class Run:
 
     @cached_property
     def label(self) -> str:
-        """What tables and reports call it: the custom name that a config trained it under, else the algorithm's.
+        """The name in tables and reports: the custom name from the config, else the algorithm's.
 
         docs/runs.md, Compare
         """
@@ -106,7 +106,7 @@ class Run:
         return float(sum(entry["train"] for entry in self.timings))
 
     def profile(self) -> list[ProfileRow]:
-        """Return where the time of a round went; with clients' own stages if it was trained with ``profile``."""
+        """Return the time of a round by stage, with the clients' stages if it was trained with ``profile``."""
         return profile_rows(self.timings, int(self.resolved["machine"]["workers"]))
 
     def parameters(self) -> Tensors:
@@ -135,7 +135,7 @@ class Run:
         return prepared_inputs(self, inputs)
 
     def report(self, path: Path | str | None = None) -> Path:
-        """Write the run's report, one HTML file that needs nothing else, and return its path."""
+        """Write the run's report, one self-contained HTML file, and return its path."""
         from fedatlas.report import write_report  # the report reads runs: a circle otherwise
 
         return write_report([self], Path(path) if path else self.folder / "report.html")

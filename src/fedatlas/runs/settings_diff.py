@@ -1,4 +1,4 @@
-"""In what the settings of two runs differ, told in few words."""
+"""The differences between the settings of two runs, in few words."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ def differences(one: Any, other: Any, path: tuple[str, ...] = ()) -> list[tuple[
     return [] if one == other else [path]
 
 
-def told(before: Mapping[str, Any], now: Mapping[str, Any], paths: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return what differs in a few words each; clients and examples follow from the rest, and are told if alone."""
+def describe(before: Mapping[str, Any], now: Mapping[str, Any], paths: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return each difference in a few words.
+
+    Clients and examples follow from the other settings, so they are named only if nothing else differs.
+    """
     lines = {".".join(map(str, path)): [_at(tree, path) for tree in (before, now)] for path in paths}
     seeds = [{*tree.get("seeds", {}).values()} for tree in (before, now)]
     if seeds[0] != seeds[1] and all(len(seed) == 1 for seed in seeds):
         lines = {"seed": [*seeds[0], *seeds[1]]} | {k: v for k, v in lines.items() if not k.startswith("seeds.")}
-    said = [key for key in lines if key not in ("federation.clients", "federation.fingerprint")]
-    words = ["{}: {} then, {} now".format(key, *_cut(*map(repr, lines[key]))) for key in said]
+    shown = [key for key in lines if key not in ("federation.clients", "federation.fingerprint")]
+    words = ["{}: {} then, {} now".format(key, *_cut(*map(repr, lines[key]))) for key in shown]
     return words or ["other examples, or other clients that hold them"]
 
 
 def _cut(*texts: str) -> list[str]:
-    """Return texts as they are if they are short, else a piece of each about where they begin to differ."""
+    """Return short texts as they are, and of long texts the part where they begin to differ."""
     same = len(list(takewhile(lambda letters: len({*letters}) == 1, zip(*texts, strict=False))))
     start = max(0, same - 20) if max(map(len, texts)) > 60 else 0
     return ["..." * (start > 0) + text[start : start + 60] + "..." * (len(text) > start + 60) for text in texts]

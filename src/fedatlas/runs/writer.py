@@ -1,4 +1,4 @@
-"""What writes a run's folder, and what it checks before."""
+"""Writing a run's folder, and the checks before that."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedatlas.runs.files import atomic_write
 from fedatlas.runs.lock import LOCK, lock_folder
 from fedatlas.runs.run import ADAPTED, ATLAS, CONFIG, NEW_ATLAS, RECORDS
 from fedatlas.runs.schema import RESOLVED, read_settings
-from fedatlas.runs.settings_diff import differences, told
+from fedatlas.runs.settings_diff import describe, differences
 
 _encode = json.JSONEncoder(check_circular=False).encode
 """As ``json.dumps``, which looks for circles that plain records cannot have."""
@@ -57,7 +57,7 @@ class RunWriter:
         self._files: dict[str, IO[bytes]] = {}
 
     def begin(self) -> None:
-        """Write what the run is made of, in place of a run that is to be replaced: nothing is lost before."""
+        """Write the settings of the run; a run that it replaces is removed only now."""
         if self._begun:
             return
         self._begun = True
@@ -72,14 +72,14 @@ class RunWriter:
         atomic_write(self.folder / RESOLVED, json.dumps(self._resolved, indent=1).encode())
 
     def open(self, checkpoint: Checkpoint | None) -> None:
-        """Open the records; lines beyond the checkpoint are cut off, since it will be written again."""
+        """Open the records, and cut off lines after the checkpoint: they will be written again."""
         for name in RECORDS:
             path = self.folder / name
             size = checkpoint.records.get(name, 0) if checkpoint else 0
             try:
                 if path.exists() and path.stat().st_size < size:
                     raise RunFolderError(
-                        f"{path} is shorter than its checkpoint says; it was altered. Start again.",
+                        f"{path} is shorter than its checkpoint records, so it was altered. Start the run again.",
                         code="file-altered",
                         path=str(path),
                     )
@@ -99,12 +99,12 @@ class RunWriter:
         text = "".join([f"{_encode(line)}\n" for line in lines])
         try:
             self._files[name].write(text.encode())
-            self._files[name].flush()  # for whoever looks on; what lasts is what a checkpoint vouches for
+            self._files[name].flush()  # for readers of a running run; only a checkpoint makes lines durable
         except OSError as error:
             raise self._write_failed(name, error) from error
 
     def save(self, state: Any, clients: Mapping[int, Any], changed: set[int]) -> None:
-        """Write a checkpoint that the records up to now belong to."""
+        """Write a checkpoint that covers the records written so far."""
         self.flush()
         sizes = {name: file.tell() for name, file in self._files.items()}
         self.checkpoints.save(state, clients, changed, sizes)
@@ -119,7 +119,7 @@ class RunWriter:
                 raise self._write_failed(name, error) from error
 
     def close(self) -> None:
-        """Close the records; a disk that is full then was reported when a line was written."""
+        """Close the records; a full disk was reported when a line was written."""
         for file in self._files.values():
             try:
                 file.close()
@@ -178,7 +178,7 @@ def check_rounds(played: int, asked: int, folder: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Return whether a run that was killed in its first moment could have left this file."""
+    """Return whether a run that was killed at its start could have left this file."""
     return name in (*RECORDS, CONFIG, ATLAS, LOCK, "checkpoints") or name.endswith(".partial")
 
 
@@ -214,7 +214,7 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) 
     if len(engines) > 1 and not all(map(gives_same_bits, engines)):
         differing.append(("machine", "engine"))
     if differing:
-        shown = "; ".join(told(before, now, differing)[:3])
+        shown = "; ".join(describe(before, now, differing)[:3])
         raise RunFolderError(
             f"{folder} was made with other settings ({shown}). Resume with the same ones, or choose another folder.",
             code="settings-differ",
@@ -223,6 +223,6 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) 
 
 
 def machine(device: torch.device, workers: int, engine: str) -> dict[str, Any]:
-    """Return what the run ran on."""
+    """Return a description of the machine."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {"device": str(device), "name": name, "workers": workers, "engine": engine, "cores": os.cpu_count()}

@@ -1,4 +1,4 @@
-"""The client index of Client2Vec: what a client's data looks like, and what its labels are.
+"""The client index of Client2Vec: the look of a client's data, and its labels.
 
 Guo, Wang, Tang, Lin: Client2Vec, section 3.2.
 
@@ -181,7 +181,7 @@ def _read(network: DSAIGN, groups: Sequence[Tensor]) -> list[Tensor]:
     batches = [batch for examples in groups for batch in network.inputs(examples).split(READING_BATCH) if len(batch)]
     with repeatable(place):
         found = [network.halves(network(batch.to(place))[0]).feature for batch in batches]
-    # A GPU is waited for once, not for each group.
+    # Wait for the GPU once, not for each group.
     whole = torch.cat(found).cpu() if found else torch.zeros(0, network.width)
     return list(whole.split([len(examples) for examples in groups]))
 

@@ -1,12 +1,12 @@
-"""DSA-IGN, the network that splits an example's vector into what the label says and what it does not.
+"""DSA-IGN, the network that splits an example's vector into the part that the label explains and the rest.
 
 Guo, Wang, Tang, Lin: Client2Vec, section 3.2 and appendix D.2.
 
 I = [D, D] as 32 tokens, plus a learned position;  O = encoder(I);  Z, U = the halves of O;  D~ = projection(O)
 
 L = L_div + L_sim + L_orth + L_recon, over a batch of B examples:
-L_sim   = mean_j (1 - cos(z_j, L_j))                    z says the label
-L_orth  = ||Z U^T||_1, all B x B pairs                  u does not say what z says
+L_sim   = mean_j (1 - cos(z_j, L_j))                    z encodes the label
+L_orth  = ||Z U^T||_1, all B x B pairs                  u does not encode what z does
 L_recon = mean (D~ - D)^2                               nothing is lost
 L_div   = mean_j log sum_{k != j} exp cos(u_j, u_k)     examples differ in u
 """
@@ -40,7 +40,7 @@ _FORM = "fedatlas.dsa_ign/1"
 
 
 class Halves(NamedTuple):
-    """What the encoder makes of a batch, each (B, width)."""
+    """The two halves of the encoder's output for a batch, each (B, width)."""
 
     data: Tensor
     """Z, which is drawn to the label's vector."""
@@ -101,7 +101,7 @@ class DSAIGN(nn.Module):
         return self._read("classes", classes, self.class_width)
 
     def scaled(self, vectors: Tensor) -> Tensor:
-        """Return the vectors as they are, or of length 1 where the settings say so."""
+        """Return the vectors as they are, or scaled to length 1 if the settings ask for it."""
         return F.normalize(vectors, dim=1) if self.settings.normalize else vectors
 
     def _read(self, what: str, vectors: Tensor, width: int) -> Tensor:
@@ -146,7 +146,7 @@ class DSAIGN(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Return a network that was saved, refusing a file that was cut short or altered."""
+        """Return a saved network; raise DataError if the file was cut short or altered."""
         try:
             with safe_open(path, framework="pt") as file:
                 about = json.loads((file.metadata() or {})[_FORM])

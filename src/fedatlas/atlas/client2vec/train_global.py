@@ -1,4 +1,4 @@
-"""The GLOBAL training of the index network: passes over what the clients uploaded."""
+"""The GLOBAL training of the index network: passes over the clients' uploads."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Steps:
 
 
 def _batches(uploads: Sequence[Tensor], settings: IndexSettings, rng: torch.Generator) -> Iterator[Tensor]:
-    """Yield one shuffled pass over what clients uploaded, in batches of examples; the last short one is kept."""
+    """Yield one shuffled pass over the clients' uploads, in batches of examples; a short last batch is kept."""
     if settings.global_batching == "mixed":
         union = torch.cat(list(uploads))
         yield from union[torch.randperm(len(union), generator=rng)].split(settings.batch_size)

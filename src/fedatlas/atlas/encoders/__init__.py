@@ -1,1 +1,1 @@
-"""What turns examples into embeddings."""
+"""Encoders, which turn examples into embeddings."""

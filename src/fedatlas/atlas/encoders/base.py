@@ -1,8 +1,8 @@
-"""What an encoder says of a data set: one vector an example, one a class.
+"""The output of an encoder for a data set: one vector per example, one per class.
 
-An encoder is anything with a name and ``encode``. Most need only say what a batch of examples and the classes become:
-``BatchEncoder`` does the rest, which is reading each client's training examples as the client sees them, in batches,
-once for each content.
+An encoder is any object with a name and ``encode``. Most encoders only define the vectors of a batch of examples and of
+the classes. ``BatchEncoder`` does the rest: it reads each client's training examples as the client sees them, in
+batches, and encodes the same content once.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ BATCH, SMALL_BATCH = 256, 16
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Embeddings:
-    """What an encoder says of a data set: one vector an example, one a class."""
+    """The output of an encoder for a data set: one vector per example, one per class."""
 
     encoder: str
     """The encoder's name and the version or a hash of its weights."""
@@ -107,7 +107,7 @@ class BatchEncoder(ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """Return what sets this encoder's vectors apart from another's: name, options that matter, weights."""
+        """Return the values that determine this encoder's vectors: name, options that matter, weights."""
 
     @abstractmethod
     def embed(self, data: Dataset, inputs: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class BatchEncoder(ABC):
         if data.kind not in self.kinds:
             raise UsageError(
                 f"encoder {self.name!r} reads {' and '.join(self.kinds)}, {data.name} holds {data.kind}. "
-                "Use 'builtin', or bring your vectors with 'precomputed'.",
+                "Use 'builtin', or give your vectors with 'precomputed'.",
                 code="kind-mismatch",
                 encoder=self.name,
                 got=data.kind,
@@ -150,7 +150,7 @@ class BatchEncoder(ABC):
         with make_progress(progress, f"encode {self.name}", total) as bar:
             for indices, inputs in shown_batches(federation, BATCH):
                 # Products with a few rows add up in another order, and a client's vectors must not depend on who was
-                # encoded with it: a small batch is filled up with its own examples.
+                # encoded with it: a small batch is padded with its examples.
                 shown = inputs if len(inputs) >= SMALL_BATCH else inputs[torch.arange(SMALL_BATCH) % len(inputs)]
                 vectors = self.embed(data, shown if self.device is None else shown.to(self.device))[: len(inputs)]
                 if done == 0:
@@ -166,7 +166,7 @@ class BatchEncoder(ABC):
         return cache_file(content_key([self.identity(), data.classes, data.vocabulary, len(data)], seen))
 
     def _read(self, file: Path, data: Dataset) -> Embeddings | None:
-        """Return what the cache holds, if it is whole and fits."""
+        """Return the cached embeddings, if the file is complete and fits."""
         try:
             tensors, words = read_tensors(file)
             found = from_tensors(tensors, words)

@@ -1,7 +1,7 @@
 """An encoder without weights: fixed features of images, hashed pieces of text, codes for class names.
 
-It tells apart what looks different (colours, contrast, strokes, noise, where things lie), not what things mean: two
-classes are as far apart as any two others. Nothing is downloaded, and an example or a name gives the same vector
+It separates images by their look (colours, contrast, strokes, noise, layout), not by their meaning: two classes are as
+far apart as any two others. Nothing is downloaded, and an example or a name gives the same vector
 anywhere (images up to rounding).
 """
 
@@ -68,7 +68,7 @@ class Builtin(BatchEncoder):
 def image_features(images: Tensor) -> Tensor:
     """Return fixed features of colour pictures in [0, 1]: where edges of each direction lie, layout, colour, texture.
 
-    The edges are taken relative to the picture's contrast, so they say more about the class; the rest says more about
+    The edges are taken relative to the picture's contrast, so they depend more on the class; the rest depends more on
     the domain. The weights give both about the same spread over the embedded digits.
     """
     if images.shape[2:] != (_SIZE, _SIZE):

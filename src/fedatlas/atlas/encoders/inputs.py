@@ -29,7 +29,7 @@ def training_examples(federation: Federation) -> Tensor:
 def shown_batches(federation: Federation, size: int) -> Iterator[Shown]:
     """Yield every client's training examples, changed by the client's transform, the same each time.
 
-    There is one vector an example, so an example that two clients see differently is refused.
+    There is one vector per example, so an example that two clients see differently is refused.
     """
     _refuse_two_views(federation)
     inputs = federation.data.inputs
@@ -56,7 +56,7 @@ def _refuse_two_views(federation: Federation) -> None:
             if clients[j].transform != client.transform:
                 raise DataError(
                     f"{federation.name}: clients {clients[j].name} and {client.name} train on the same examples but "
-                    "see them through different transforms, and embeddings hold one vector an example. "
+                    "see them through different transforms, and embeddings hold one vector per example. "
                     "Give each client its own examples.",
                     code="partition-unfit",
                     clients=(clients[j].name, client.name),

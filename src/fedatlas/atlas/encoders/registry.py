@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fedatlas.atlas.encoders.base import Encoder
 
 ENCODERS: Registry[type[Any]] = Registry("encoder", "encoder", "fedatlas.atlas.encoders")
-"""The encoders by name; the first line of each one's docstring says what it does."""
+"""The encoders by name; the first line of its docstring describes each."""
 encoder = ENCODERS.register
 
 

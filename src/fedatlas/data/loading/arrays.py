@@ -57,7 +57,7 @@ def from_arrays(
     _check_scaling(name, examples, mean, std)
     if vocabulary and len(examples) and (examples.dtype != torch.int64 or int(examples.max()) >= len(vocabulary)):
         raise DataError(
-            f"{name}: the vocabulary names {len(vocabulary)} tokens, and the inputs are {examples.dtype} up to "
+            f"{name}: the vocabulary names {len(vocabulary)} tokens, but the inputs are {examples.dtype} up to "
             f"{examples.max().item()}. Name every token from 0 on; other inputs have no vocabulary.",
             code="vocabulary",
             got=len(vocabulary),
@@ -101,7 +101,7 @@ def as_inputs(name: str, inputs: ArrayLike | Tensor) -> Tensor:
             )
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
     raise DataError(
-        f"{name}: cannot tell what inputs of {values.dtype} and shape {values.shape} are. Give images (uint8, or "
+        f"{name}: inputs of {values.dtype} and shape {values.shape} are of no known kind. Give images (uint8, or "
         "floats in [0, 1]; N x height x width, channels first or last), features (floats, N x width) or tokens "
         "(int64, N x length).",
         code="wrong-shape",
@@ -112,7 +112,7 @@ def as_inputs(name: str, inputs: ArrayLike | Tensor) -> Tensor:
 
 
 def _float32(values: Array) -> Tensor:
-    """Return floats of 32 bits; those too large for them become infinite, which is refused later."""
+    """Return floats of 32 bits; those too large become infinite, which is an error later."""
     with np.errstate(over="ignore"):
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
 
@@ -232,7 +232,7 @@ def _check_no_empty(name: str, title: str, values: Array) -> None:
 def _tell_of_ids(name: str, numbers: Tensor, count: int) -> None:
     """Warn of numbers far apart: every number up to the largest becomes a class of the model."""
     present = len(numbers.unique())
-    # A client of its own may lack many classes, but hardly three of four and more than a few.
+    # The data of a single client may lack many classes, but hardly three of four, and not of so many.
     if count > 20 and present * 4 < count:
         warnings.warn(
             f"{name}: {present} of {count:,} classes occur, numbers up to {count - 1}; labels look like ids. "
@@ -261,7 +261,7 @@ def rescale(data: Dataset, mean: Sequence[float], std: Sequence[float]) -> Datas
 def _check_scaling(name: str, inputs: Tensor, mean: Sequence[float], std: Sequence[float]) -> None:
     if mean and inputs.dtype != torch.uint8:
         raise UsageError(
-            f"{name}: mean= and std= are for images, and its inputs are none. Leave them out.",
+            f"{name}: mean= and std= are for images, but its inputs are not images. Leave them out.",
             code="kind-mismatch",
             setting="mean",
         )

@@ -133,10 +133,10 @@ def _tell_others(folder: Path, full: set[Path]) -> None:
     )
     if others:
         counts = sorted(others.items(), key=lambda found: (-found[1], found[0]))
-        told = first_few([f"{count:,} {ending}" for ending, count in counts])
+        listed = first_few([f"{count:,} {ending}" for ending, count in counts])
         warnings.warn(
             f"{folder}: left out {others.total():,} {'file' if others.total() == 1 else 'files'} beside the pictures: "
-            f"{told}. Pictures are {', '.join(PICTURE_ENDINGS)}.",
+            f"{listed}. Pictures are {', '.join(PICTURE_ENDINGS)}.",
             stacklevel=3,
         )
 

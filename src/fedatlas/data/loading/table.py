@@ -135,7 +135,7 @@ def from_texts(
 def table_columns(path: str | Path) -> list[str]:
     """Return the names of a table's columns, from its first row."""
     file = Path(path)
-    with _opened(file) as lines:
+    with _open(file) as lines:
         first = next(_rows(file, lines), {})
     return [str(column) for column in first] if isinstance(first, dict) else []
 
@@ -147,8 +147,8 @@ def _rows(file: Path, lines: TextIO) -> Iterator[dict[str, object]]:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[TextIO]:
-    """Open a table, and say what is wrong where it cannot be read."""
+def _open(file: Path) -> Iterator[TextIO]:
+    """Open a table; raise an error if it cannot be read."""
     if not file.is_file():
         raise UsageError(f"{file}: there is no such file. Check the path.", code="file-missing", path=str(file))
     if file.suffix not in TABLE_ENDINGS:
@@ -167,7 +167,7 @@ def _opened(file: Path) -> Iterator[TextIO]:
 def _read_table(file: Path, text: str, names: list[str]) -> dict[str, list[str]]:
     """Return the columns of the texts and of names; a text may be empty, a name may not."""
     columns: dict[str, list[str]] = {column: [] for column in (text, *names)}
-    with _opened(file) as lines:
+    with _open(file) as lines:
         for number, row in enumerate(_rows(file, lines), start=1):
             for column, values in columns.items():
                 if not isinstance(row, dict) or column not in row:

@@ -31,7 +31,7 @@ def federate(
 ) -> Federation:
     """Return the federation that a partition makes of a data set.
 
-    ``test`` says what a client is tested on. ``"client"``: its own examples; a given test part (``is_test``) is mixed
+    ``test`` chooses a client's test examples. ``"client"``: its own examples; a given test part (``is_test``) is mixed
     in, so clients train on most of it: all examples are partitioned together, and ``test_fraction`` of each client's
     are set apart. ``"domain"``: the given test part of its domain; only the training part is partitioned. ``"all"``:
     the whole given test part, and none of it is trained on. Data without a test part are split here for these two,
@@ -81,7 +81,7 @@ def federate(
         data=data,
         clients=tuple(replace(client, held_out=i in chosen) for i, client in enumerate(clients)),
         partition=_line(rule, test, test_fraction, held_out, seed),
-        # The text of a custom object holds its place in memory, which is another each time.
+        # The text of a custom object holds its address in memory, which changes each time.
         origin=Origin(data=data.name, rule=None if " at 0x" in rule else rule, seed=seed),
     )
 
@@ -222,7 +222,7 @@ def _named(clients: list[Client], names: Sequence[str]) -> set[int]:
 
 
 def _choose_held_out(clients: list[Client], held_out: int | float, seed: int) -> set[int]:
-    """Return the positions of the clients that never train: round and round over the domains, one each."""
+    """Return the positions of the clients that never train, taken from the domains in turn, one each."""
     count = held_out if isinstance(held_out, int) else round(held_out * len(clients))
     if held_out < 0 or (isinstance(held_out, float) and held_out >= 1):
         raise UsageError(

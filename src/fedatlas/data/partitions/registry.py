@@ -6,5 +6,5 @@ from typing import Any
 from fedatlas.registry import Registry
 
 PARTITIONS: Registry[Callable[..., Any]] = Registry("partition", "partition", "fedatlas.data.partitions")
-"""The partitions by name; the first line of each one's docstring says what it does."""
+"""The partitions by name; the first line of its docstring describes each."""
 partition = PARTITIONS.register

@@ -1,4 +1,4 @@
-"""Who the clients are: the domains' sizes, the classes that each client holds, and a card a client."""
+"""An overview of the clients: the domains' sizes, the classes that each client holds, and a card per client."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ _NAMED_ROWS = 40
 
 
 def size_bars(members: Sequence[Member]) -> str:
-    """Return one bar a domain, as long as its training data, cut into its clients."""
+    """Return one bar per domain, as long as its training data, cut into its clients."""
     domains = by_domain(members)
     totals = [sum(member.num_train for member in own) for _, own in domains]
     most = max(1, *totals)
@@ -40,7 +40,7 @@ def size_bars(members: Sequence[Member]) -> str:
 def label_map(members: Sequence[Member], classes: Sequence[str]) -> str:
     """Return the heat map of clients by classes: the share of each class in each client's training data.
 
-    Where there are no domains, clients with like shares stand together.
+    Without domains, clients with similar shares are side by side.
     """
     if not all(len(member.label_counts) for member in members):
         return ""  # over a network, label counts stay with the clients
@@ -78,7 +78,7 @@ def label_map(members: Sequence[Member], classes: Sequence[str]) -> str:
 
 
 def cards(members: Sequence[Member], portraits: Portraits, classes: Sequence[str]) -> str:
-    """Return a card a client, by domain; of many clients the first of each domain."""
+    """Return a card per client, by domain; of many clients the first of each domain."""
     chosen = pictured([member.domain for member in sorted(members, key=lambda member: member.id)])
     shown = [member for member in members if member.id in chosen]
     content = ""

@@ -167,7 +167,7 @@ def _band(line: Line, across: Scale, up: Scale) -> str:
 
 
 def _hints(line: Line, across: Scale, up: Scale, form: Callable[[float], str]) -> str:
-    """Return unseen dots that say their value when pointed at."""
+    """Return invisible dots that show their value when pointed at."""
     if len(line.points) > _MOST_HINTS:
         return ""
     dots = ""

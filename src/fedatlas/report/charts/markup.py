@@ -58,7 +58,7 @@ def write(text: str, x: float, y: float, class_: str = "tick", anchor: str = "st
 
 @dataclass(frozen=True)
 class Scale:
-    """Takes values to places in a drawing."""
+    """Maps values to coordinates in a drawing."""
 
     low: float
     high: float
@@ -66,7 +66,7 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Return the place of a value."""
+        """Return the coordinate of a value."""
         span = self.high - self.low
         return self.start + (self.end - self.start) * ((value - self.low) / span if span else 0.5)
 
@@ -136,6 +136,6 @@ def cells(
 
 
 def color_key(anchors: Sequence[str], low: str, high: str) -> str:
-    """Return a small bar that says what a heat map's colours mean."""
+    """Return a small bar that explains the colours of a heat map."""
     bar = element("i", style=f"background:linear-gradient(90deg,{','.join(anchors)})")
     return element("span", f"{escape(low)}{bar}{escape(high)}", class_="key")

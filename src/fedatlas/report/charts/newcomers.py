@@ -1,4 +1,4 @@
-"""Clients that were brought in after training: what tuning a few numbers did for each, and the numbers themselves."""
+"""Clients that joined after training: the effect of tuning a few numbers, and the numbers."""
 
 from collections.abc import Sequence
 from typing import Any

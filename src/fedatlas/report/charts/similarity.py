@@ -1,4 +1,4 @@
-"""How alike the clients' data is: the heat map of their vectors' cosines, and a map of the clients in a plane."""
+"""Similarity of the clients' data: the heat map of their vectors' cosines, and a map of the clients in a plane."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
 
 
 def similarity(members: Sequence[Member], vectors: np.ndarray) -> str:
-    """Return the heat map and the map side by side; where there are no domains, like clients stand together."""
+    """Return the heat map and the map side by side; without domains, similar clients are side by side."""
     own = vectors[[member.id for member in members]]
     matrix = cosines(own)
     if not any(member.domain is not None for member in members):
@@ -83,7 +83,7 @@ def _plane(members: Sequence[Member], vectors: np.ndarray) -> str:
 
 
 def _apart(labels: Sequence[tuple[str, float, float]]) -> list[str]:
-    """Return names at their places, moved up where they would lie on one below."""
+    """Return names at their points, moved up where they would cover another one."""
     placed: list[tuple[float, float, float]] = []
     parts = []
     for text, x, y in sorted(labels, key=lambda label: -label[2]):

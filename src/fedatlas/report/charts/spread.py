@@ -1,4 +1,4 @@
-"""How each client and each domain is served: columns for one algorithm, dots for several, and a table of all."""
+"""Accuracy of each client and each domain: columns for one algorithm, dots for several, and a table of all."""
 
 import math
 import statistics
@@ -44,7 +44,7 @@ def client_charts(members: Sequence[Member], accuracies: Mapping[Group, Accuraci
 
 
 def columns(members: Sequence[Member], accuracy: Accuracies) -> str:
-    """Return one column a client, best first within its domain; held-out ones are outlines."""
+    """Return one column per client, best first within its domain; held-out ones are outlines."""
     domains = by_domain(members)
     width = 1040.0
     gap = min(14.0, 260 / len(domains))
@@ -79,7 +79,7 @@ def columns(members: Sequence[Member], accuracy: Accuracies) -> str:
 
 
 def strips(members: Sequence[Member], accuracies: Mapping[Group, Accuracies]) -> str:
-    """Return one panel a domain with one row an algorithm, in which each dot is a client."""
+    """Return one panel per domain with one row per algorithm, in which each dot is a client."""
     domains = [(domain_title(domain, members), own) for domain, own in by_domain(members)]
     values = [spread.mean for own in accuracies.values() for spread in own.values()]
     places = ticks(min(values), max(values), 4)
@@ -122,7 +122,7 @@ def _strip_row(
 
 
 def client_table(members: Sequence[Member], accuracies: Mapping[Group, Accuracies]) -> str:
-    """Return the table of every client's accuracy, one column an algorithm, folded away."""
+    """Return the table of every client's accuracy, one column per algorithm, folded away."""
     values = [spread.mean for own in accuracies.values() for spread in own.values()]
     head = (
         element("th", "client", scope="col") + element("th", "train", scope="col") + element("th", "test", scope="col")

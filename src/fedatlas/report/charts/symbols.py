@@ -17,7 +17,7 @@ def held_out_tag(member: Member) -> str:
 
 
 def said_of(member: Member, figure: str = "") -> str:
-    """Return what is said when a client is pointed at."""
+    """Return the text that appears when a client is pointed at."""
     text = member.name + (", held out" if member.held_out else "")
     return element("title", escape(f"{text}: {figure}" if figure else text))
 
