@@ -27,8 +27,8 @@ FIRST_ROUNDS, EVERY = 3, 5
 """Groups are looked at in the first rounds, and in every so many."""
 OWN_GROUPS = "server/group_customization"
 QFFL_ETA = 1.0
-"""Of q-FFL, in place of the learning rate: the change of a step of Adam is not a multiple of the gradient, and its square
-over 1e-3 would make the server stand still."""
+"""Of q-FFL, in place of the learning rate: the change of a step of Adam is not a multiple of the gradient, and its
+square over 1e-3 would stop the server's progress."""
 
 
 def _traffic(played: Round) -> tuple[float, float]:

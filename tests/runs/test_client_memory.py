@@ -120,7 +120,7 @@ def test_a_small_limit_changes_no_bit_and_resumes(tmp_path: Path) -> None:
 
 
 def test_a_negative_limit_is_refused() -> None:
-    with pytest.raises(UsageError, match="memory_limit must not be negative, got -1"):
+    with raises(UsageError, "out-of-range", got=-1):
         TrainingPlan(memory_limit=-1)
 
 

@@ -57,7 +57,7 @@ def atlas_remarks(atlas: Atlas, federation: Federation) -> list[str]:
 
 
 def warn_of_other_run(atlas: Atlas, resolved: Mapping[str, Any], *, stacklevel: int = 2) -> None:
-    """Warn where an atlas was made of other clients than those of a run."""
+    """Warn if an atlas was made from other clients than those of a run."""
     names = [client["name"] for client in resolved["federation"]["clients"]]
     if (remark := origin_remark(atlas.provenance, made_of_run(resolved), names)) is not None:
         warnings.warn(remark, stacklevel=stacklevel + 1)

@@ -100,7 +100,7 @@ class ConditionedClassifier(nn.Module):
         # Checked once each: every batch has maps of the same size. Each check would compile the code again.
         looks = not torch.compiler.is_compiling()
         watched = self._norms if self._checks_maps and looks else []
-        hooks = [norm.register_forward_pre_hook(_refuse_lone_numbers) for norm in watched]
+        hooks = [norm.register_forward_pre_hook(_check_map_sizes) for norm in watched]
         for norm, (scale, shift) in zip(self._norms, self.affine(), strict=True):
             _set_affine(norm, scale, shift)
         try:
@@ -171,7 +171,7 @@ def _set_affine(norm: nn.Module, scale: Tensor | None, shift: Tensor | None) -> 
         setattr(norm, name, value)
 
 
-def _refuse_lone_numbers(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
+def _check_map_sizes(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
     """Raise UsageError if single numbers would be normalised: each would become 0."""
     shape = inputs[0].shape
     if isinstance(norm, nn.modules.instancenorm._InstanceNorm):

@@ -63,7 +63,7 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def warn_unwritten(file: Path, reason: OSError) -> None:
-    """Say that the cache cannot be used; what was computed is still good."""
+    """Warn that the cache cannot be used; the computed vectors are still valid."""
     warnings.warn(
         f"the embeddings could not be kept in {file.parent} ({reason}), and will be computed again next time. "
         f"Set {CACHE_VARIABLE} to a folder that can be written.",

@@ -31,7 +31,7 @@ def shown_batches(federation: Federation, size: int) -> Iterator[Shown]:
 
     There is one vector per example, so an example that two clients see differently is refused.
     """
-    _refuse_two_views(federation)
+    _check_one_view(federation)
     inputs = federation.data.inputs
     plain = [client.train for client in federation if client.transform is None]
     if plain:
@@ -45,7 +45,7 @@ def shown_batches(federation: Federation, size: int) -> Iterator[Shown]:
             yield Shown(indices, client.transform(inputs[indices].float() / 255, rng))
 
 
-def _refuse_two_views(federation: Federation) -> None:
+def _check_one_view(federation: Federation) -> None:
     clients = federation.clients
     if all(client.transform is None for client in clients):
         return

@@ -53,7 +53,7 @@ def from_arrays(
             wanted=len(targets),
         )
     if test is not None:
-        _tell_unlearnt(name, targets, test)
+        _warn_unlearnt(name, targets, test)
     _check_scaling(name, examples, mean, std)
     if vocabulary and len(examples) and (examples.dtype != torch.int64 or int(examples.max()) >= len(vocabulary)):
         raise DataError(
@@ -195,7 +195,7 @@ def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Te
     numbers = torch.from_numpy(values.astype(np.int64))
     count = int(numbers.max()) + 1 if len(numbers) else 0
     if classes is None:
-        _tell_of_ids(name, numbers, count)
+        _warn_of_ids(name, numbers, count)
     return numbers, tuple(classes) if classes is not None else tuple(str(i) for i in range(count))
 
 
@@ -229,8 +229,8 @@ def _check_no_empty(name: str, title: str, values: Array) -> None:
         )
 
 
-def _tell_of_ids(name: str, numbers: Tensor, count: int) -> None:
-    """Warn of numbers far apart: every number up to the largest becomes a class of the model."""
+def _warn_of_ids(name: str, numbers: Tensor, count: int) -> None:
+    """Warn if label numbers are far apart: every number up to the largest becomes a class of the model."""
     present = len(numbers.unique())
     # The data of a single client may lack many classes, but hardly three of four, and not of so many.
     if count > 20 and present * 4 < count:
@@ -241,8 +241,8 @@ def _tell_of_ids(name: str, numbers: Tensor, count: int) -> None:
         )
 
 
-def _tell_unlearnt(name: str, labels: Tensor, test: Tensor) -> None:
-    """Warn of a test part that holds other classes than the training part; a small client's few may by chance."""
+def _warn_unlearnt(name: str, labels: Tensor, test: Tensor) -> None:
+    """Warn if the test part has classes that training lacks; in small data this may happen by chance."""
     few = int(test.sum()) < 10 or bool(test.all())
     if not few and not torch.isin(labels[test].unique(), labels[~test].unique()).any():
         warnings.warn(

@@ -58,8 +58,8 @@ def from_image_folder(
     outer_names = [outer for outer, _, _ in found]
     is_split = _is_split(folder, set(outer_names))
     full = {file.parent for _, _, file in found}
-    _tell_empty(folder, full, deep=bool(nested))
-    _tell_others(folder, full)
+    _warn_empty(folder, full, deep=bool(nested))
+    _warn_others(folder, full)
     first = read_image(found[0][2], shape)
     images = np.empty((len(found), *first.shape), np.uint8)
     for i, (_, _, file) in enumerate(found):
@@ -111,8 +111,8 @@ def _is_split(folder: Path, outer: set[str]) -> bool:
     return False
 
 
-def _tell_empty(folder: Path, full: set[Path], deep: bool) -> None:
-    """Warn of folders that stand where classes do and hold no pictures."""
+def _warn_empty(folder: Path, full: set[Path], deep: bool) -> None:
+    """Warn of class folders without pictures."""
     inner = [inner for outer in _folders(folder) for inner in _folders(outer)] if deep else _folders(folder)
     empty = [str(one.relative_to(folder)) for one in inner if one not in full]
     if empty:
@@ -123,8 +123,8 @@ def _tell_empty(folder: Path, full: set[Path], deep: bool) -> None:
         )
 
 
-def _tell_others(folder: Path, full: set[Path]) -> None:
-    """Warn of files beside the pictures that do not end as pictures do; hidden files are not data."""
+def _warn_others(folder: Path, full: set[Path]) -> None:
+    """Warn of files that do not have the ending of a picture; hidden files are ignored."""
     others = Counter(
         file.suffix.lower() or "without an ending"
         for inner in full

@@ -71,7 +71,7 @@ def federate(
         clients = [_tested_outside(data, share, is_test, test) for share in shares]
     clients = [replace(client, domain=client.domain or _only_domain(data, client)) for client in clients]
     if isinstance(partition, NaturalId) and data.domain is not None:
-        _tell_mixed(data, clients)
+        _warn_mixed(data, clients)
     if isinstance(held_out, int | float):
         chosen = _choose_held_out(clients, held_out, seed)
     else:
@@ -201,8 +201,8 @@ def _only_domain(data: Dataset, client: Client) -> str | None:
     return data.domains[int(own[0])] if len(own) == 1 else None
 
 
-def _tell_mixed(data: Dataset, clients: list[Client]) -> None:
-    """Warn of owners in several domains: the file names domains, and results would not say why some lack one."""
+def _warn_mixed(data: Dataset, clients: list[Client]) -> None:
+    """Warn of owners in several domains: they have no domain, and are missing in the results by domain."""
     mixed = [client.name for client in clients if client.domain is None]
     if mixed:
         warnings.warn(
