@@ -169,7 +169,7 @@ def test_what_clients_are_told_is_declared_and_only_of_clients_that_train() -> N
     assert torch.equal(note["vectors"], atlas.halves["feature"][:3])
     vector, told = words(client2vec(atlas=atlas, train=True).disclosures())
     assert vector == "the client's vector in the atlas, made once before training"
-    assert told == "one half of that vector, told to the clients of every round"
+    assert told == "one half of that vector, sent to the clients of every round"
     assert words(client2vec(atlas=atlas, train=False).disclosures()) == [vector]
     assert words(client2vec(atlas=atlas, train=True, lambda_o=0.0).disclosures()) == [vector]
 

@@ -179,7 +179,7 @@ def test_a_term_that_looks_at_features_needs_clients_of_the_same_size() -> None:
     ("name", "reason"),
     [
         ("fedmix", "MixedCrossEntropy prepares every batch"),
-        ("fedper", "clients keep values of their own in the model"),
+        ("fedper", "clients keep their own values in the model"),
     ],
 )
 def test_what_cannot_be_stacked_runs_otherwise_and_says_why(name: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Adapt a run's model to one client: what the algorithm keeps personal is tuned, everything shared rests.
+"""Adapt a run's model to one client: tune the personal parameters, and keep the shared ones fixed.
 
 FedPCE tunes the embedding, FedBN the norms, FedPer the head; where nothing is personal (FedAvg), there is only a test.
 """
@@ -97,7 +97,7 @@ class Adapter:
         return next((name for name in found if name in bench.personal), None)
 
     def adapt(self, client: str | int | None = None, *, examples: int | None = None, **settings: Any) -> Adapted:
-        """Tune what is personal on one client's training part; the settings are those of ``adapt_all``."""
+        """Tune the personal parameters on one client's training part; the settings are those of ``adapt_all``."""
         return self.adapt_all([self.position(client)], examples=examples, **settings)[0]
 
     def adapt_all(
@@ -110,7 +110,7 @@ class Adapter:
         examples: int | Sequence[int | None] | None = None,
         **changes: Any,
     ) -> list[Adapted]:
-        """Tune what is personal on each client's training part, and test before and after on its test part.
+        """Tune the personal parameters on each client's training part; test before and after on its test part.
 
         Clients do not hear of each other; where the network allows it, their batches pass through it together. All is
         in float32, as tests are.
@@ -257,7 +257,7 @@ class Adapter:
             return 0
         if client is None:
             raise UsageError(
-                f"which of {len(names)} clients? Held out are {', '.join(self.held_out) or 'none'}.",
+                f"name one of the {len(names)} clients. Held out are {', '.join(self.held_out) or 'none'}.",
                 code="missing-option",
                 option="client",
                 known=names,
@@ -279,7 +279,7 @@ class Adapter:
             return self.runner.data(number)
         if not 1 <= examples <= size:
             raise UsageError(
-                f"examples must be in [1, {size}], what client {client.name} has; got {examples}.",
+                f"examples must be in [1, {size}], as client {client.name} has {size}; got {examples}.",
                 code="out-of-range",
                 setting="examples",
                 client=client.name,

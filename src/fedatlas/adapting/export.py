@@ -1,4 +1,4 @@
-"""A network adapted to one client, as one file for inference: safetensors, with what is needed to build it, or ONNX."""
+"""A network adapted to one client, as one file for inference: safetensors, with the settings to build it, or ONNX."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def about_network(run: Run, algorithm: Algorithm, data: Dataset) -> dict[str, An
 
 
 def save_personalised(model: nn.Module, about: dict[str, Any], path: Path | str) -> Path:
-    """Write a network's state and what is known about it."""
+    """Write a network's state and its description."""
     path = Path(path)
     # Cloned: the format does not know tensors that share memory.
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in model.state_dict().items()}
@@ -68,7 +68,7 @@ def file_stem(client: str) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for networks, or refuse to go on where there can be none."""
+    """Make a folder for networks; raise RunFolderError if that is not possible."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -80,7 +80,7 @@ def make_folder(folder: Path) -> None:
 
 
 def need_onnx() -> None:
-    """Refuse to go on where ONNX files cannot be written."""
+    """Raise UsageError if ONNX files cannot be written."""
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401 - torch's exporter needs it
@@ -102,7 +102,7 @@ def export_onnx(model: nn.Module, inputs: Tensor, about: dict[str, Any], path: P
 
     path = Path(path)
     make_folder(path.parent)
-    # The exporter speaks of torchvision, which is not needed, and of its own coming changes.
+    # The exporter warns about torchvision, which is not needed, and about its future changes.
     chatter = logging.getLogger("torch.onnx._internal.exporter._registration")
     before = chatter.level
     chatter.setLevel(logging.ERROR)
@@ -128,13 +128,13 @@ def export_onnx(model: nn.Module, inputs: Tensor, about: dict[str, Any], path: P
 
 
 def read_about(path: Path | str) -> dict[str, Any]:
-    """Return what a file of a personalised network says: client, classes, and how inputs are scaled."""
+    """Return the description in a file of a personalised network: client, classes, and how inputs are scaled."""
     try:
         with safe_open(path, framework="pt") as file:
             about: dict[str, Any] = json.loads((file.metadata() or {})[ABOUT])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise RunFolderError(
-            f"{path} is not the file of a personalised network ({error}). Write one by save().",
+            f"{path} is not a file of a personalised network ({error}). Write one with save().",
             code="file-unreadable",
             path=str(path),
         ) from error
@@ -144,7 +144,7 @@ def read_about(path: Path | str) -> dict[str, Any]:
 def load_personalised(path: Path | str) -> nn.Module:
     """Return the network of a file that ``Adapted.save`` wrote, ready for inference.
 
-    It takes what the client's batches are: images in [0, 1], less ``mean``, over ``std`` (see ``read_about``).
+    Its inputs are like the client's batches: images in [0, 1], less ``mean``, over ``std`` (see ``read_about``).
     """
     about = read_about(path)
     if about["model"] is None:

@@ -1,4 +1,4 @@
-"""A run's network for use: built again, with what was trained in it, and inputs made ready for it as in training."""
+"""A run's network for use: built again with its trained values, and inputs prepared as in training."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def trained_network(
         )
     if bench.personal and run.resolved["machine"]["engine"] == "flower":
         raise UsageError(
-            f"{run.folder}: what clients of {run.name} keep lies at their nodes, and not here.",
+            f"{run.folder}: the personal values of {run.name}'s clients are stored at their nodes, not here.",
             code="value-missing",
             path=str(run.folder),
         )
     if bench.personal and number is None:
         some = ", ".join(sorted(bench.personal)[:3])
         raise UsageError(
-            f"{run.name} keeps parameters with each client ({some}); say whose model: run.model(client).",
+            f"{run.name} keeps parameters with each client ({some}); name the client: run.model(client).",
             code="missing-option",
             option="client",
         )
     own, place = {}, None
     if bench.personal and number is not None:
-        # As in the run's evaluations: own values, else for a newcomer the mean, else what its place starts with.
+        # As in the run's evaluations: own values, else for a newcomer the mean, else the first values of its position.
         clients = run.resolved["federation"]["clients"]
         held_out = clients[number]["held_out"]
         own = checkpoint.clients[number].get(PERSONAL, {}) if number in checkpoint.clients else {}
@@ -102,7 +102,7 @@ def prepared_inputs(run: Run, inputs: Any) -> Tensor:
 
 
 def _algorithm(run: Run, given: Algorithm | None) -> Algorithm:
-    """Return what matters of a run's algorithm here: what it builds around the model, and what stays with clients."""
+    """Return an algorithm with the run's extensions of the model and its split."""
     then = run.resolved["algorithm"]
     if given is None and not then["extensions"] and then["split"]["part"] == Split.__name__:
         return Algorithm(name=run.name, split=Split(buffers=then["split"]["buffers"]))
@@ -113,7 +113,7 @@ def _by_name(run: Run, seed: int) -> nn.Module:
     model, form = run.resolved["model"], run.resolved["federation"]["form"]
     if not is_model_name(model["name"]):
         raise UsageError(
-            f"{run.folder} was trained with a custom model, {model['name']}; give it, or the function that makes "
+            f"{run.folder} was trained with a custom model, {model['name']}. Give it, or the function that makes "
             "it: run.model(network=...).",
             code="missing-option",
             option="network",

@@ -56,7 +56,7 @@ class OpenedRun(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Adapted:
-    """A model that was adapted to one client, and what it took."""
+    """A model that was adapted to one client, with its scores and the cost of tuning."""
 
     client: str
     domain: str | None

@@ -1,6 +1,6 @@
 """One file a paper: its parts and its recipe. ``ALGORITHMS`` names the recipes.
 
-A recipe's file is imported when the recipe is first asked for.
+A recipe's file is imported when the recipe is first used.
 """
 
 import sys
@@ -42,7 +42,7 @@ class _Recipes(ModuleType):
     """This package, where a name such as ``fedprox`` is the recipe and not the file that holds it."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Python itself sets a submodule here when it has been imported.
+        # Python sets a submodule here after its import.
         super().__setattr__(name, getattr(value, name, value) if isinstance(value, ModuleType) else value)
 
     def __getattr__(self, name: str) -> Any:

@@ -55,7 +55,7 @@ class Agnostic(Weighting):
         who = torch.tensor([upload.client for upload in cohort.uploads])
         mass = every[who].sum()
         if mass == 0:
-            return weights, memory  # nobody here has weight: there is none to divide
+            return weights, memory  # all weights are zero, so there is nothing to divide
         share = every[who] / mass
         moved = mass * onto_simplex(share + self.lambda_lr * losses)
         return weights * share, {"lambda": every.index_copy(0, who, moved)}

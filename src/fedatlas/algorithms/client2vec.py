@@ -2,8 +2,8 @@
 
 An atlas, one vector a client, is used over any base algorithm to
   sample      draw clients like those of the last round                               (Eq. 1, client2vec_sampling.py)
-  aggregate   weigh clients by their likeness to those that have trained of late      (Eq. 3, client2vec_sampling.py)
-  train       keep features across what tells clients apart                           (Eq. 4, client2vec_objective.py)
+  aggregate   weigh clients by their similarity to clients that trained recently      (Eq. 3, client2vec_sampling.py)
+  train       keep features orthogonal to the differences between clients             (Eq. 4, client2vec_objective.py)
 """
 
 import inspect
@@ -60,15 +60,15 @@ def client2vec(
 
     Args:
         atlas: the atlas, or the path of the file that holds it.
-        train: the local objective. Off unless asked for: in no setting that was measured did it help, and at the
-            paper's weights it harms (docs/evidence/client2vec.md).
+        train: the local objective. Off by default: it did not help in any measured setting, and with the paper's
+            weights it harms (docs/evidence/client2vec.md).
         tau: temperature of the sampling; None takes 0.1 for an index that was trained federated, 1 for a global one,
             0.5 for any other atlas.
         half: one half of the vectors by which clients are sampled and weighed; None takes the mean over all.
         objective_half: the half to which the projected features are made orthogonal.
         tie_to_algorithm: set ``lambda_o`` and ``lambda_d`` to the weight of the base's own regulariser, 1 if none.
-        personal: every client keeps a projection and a projection classifier of its own.
-        test_through: the classifier that is tested: the model's own, ``h``, or that of the projection, ``g``.
+        personal: every client keeps its own projection and projection classifier.
+        test_through: the classifier to test: ``h``, the model's, or ``g``, the projection's.
     """
     weights = {"lambda_o": lambda_o, "lambda_d": lambda_d}
     if not train:
@@ -111,7 +111,7 @@ def own_weight(base: Algorithm) -> float:
 
 
 def _check_unused(local: Mapping[str, object]) -> None:
-    """Raise UsageError if a setting of the local objective is given where that is off."""
+    """Raise UsageError if a setting of the local objective is given while the objective is off."""
     known = inspect.signature(client2vec).parameters
     unused = [name for name, value in local.items() if value != known[name].default]
     if unused:
@@ -203,7 +203,7 @@ def _with_objective(
         return algorithm
     if test_through == "g" and term.lambda_d == 0:
         raise UsageError(
-            "client2vec: lambda_d=0 leaves the classifier G untrained; test through h, or raise lambda_d.",
+            "client2vec: lambda_d=0 leaves the classifier G untrained. Set test_through='h', or raise lambda_d.",
             code="settings-conflict",
             option="test_through",
         )

@@ -1,4 +1,4 @@
-"""Client2Vec on the clients: local training away from what tells clients apart (Eq. 4). The recipe is in client2vec.py.
+"""Client2Vec on the clients: local training that ignores how clients differ (Eq. 4). The recipe is in client2vec.py.
 
 z_P  = z P;  z: the features, the input of the classifier h;  P, G: trained with the model
 loss = the base's + lambda_o mean over batch and clients of |cos(z_P, beta_i)| + lambda_d KL(h(z) || G(z_P))
@@ -89,8 +89,8 @@ class Projected(Extension):
             head = find_head(model)
             if not isinstance(head, nn.Linear):
                 raise UsageError(
-                    f"the head of {type(model).__name__} is a {type(head).__name__}, which does not tell how wide the "
-                    "features are. Make it an nn.Linear, or give Projected num_features and num_classes.",
+                    f"the head of {type(model).__name__} is a {type(head).__name__}, so the width of the "
+                    "features is unknown. Make it an nn.Linear, or give Projected num_features and num_classes.",
                     code="head-unfit",
                     got=type(head).__name__,
                 )
@@ -121,15 +121,15 @@ class KeepProjection(Split):
     base: Split = ShareAll()
 
     def personal_parameters(self, model: nn.Module) -> set[str]:
-        """Return what the base keeps, and P and G."""
+        """Return the names that the base keeps, and those of P and G."""
         return self.base.personal_parameters(model) | set(projection_parameters(model))
 
     def personal_buffers(self, model: nn.Module) -> set[str]:
-        """Return what the base would keep under this split's policy."""
+        """Return the buffers that the base keeps under this split's policy."""
         return replace(self.base, buffers=self.buffers).personal_buffers(model)
 
     def initial_personal(self, model: nn.Module, place: int) -> Tensors:
-        """Return what the base lets a client start with; P and G start as the model's."""
+        """Return the base's first values of a client; P and G start with the model's values."""
         return self.base.initial_personal(model, place)
 
     @property
@@ -152,7 +152,7 @@ class IndexOrthogonality(Term):
     kl: Direction = "forward"
     """``forward`` is KL(h || G), ``reverse`` is KL(G || h)."""
     temperature: float = 1.0
-    """What both classifiers' logits are divided by; there is no factor that makes up for it."""
+    """Divides the logits of both classifiers; the loss is not scaled to make up for it."""
     detach_teacher: bool = False
     """Whether the divergence leaves h as it is, and acts through G alone."""
 
@@ -178,7 +178,7 @@ class IndexOrthogonality(Term):
                 raise unknown_name(f"{title} of IndexOrthogonality", getattr(self, title), known)
 
     def begin(self, local: ClientContext) -> None:
-        """Take the vectors that the server told; cosines need their directions only."""
+        """Take the vectors from the server's note; cosines need their directions only."""
         if self.lambda_o == 0:
             return
         if self.name not in local.notes:
@@ -224,11 +224,11 @@ class AtlasVectors(ServerRule):
     name: ClassVar[str] = NAME
     discloses: ClassVar[tuple[Disclosure, ...]] = (
         VECTOR,
-        Disclosure(VECTORS, "one half of that vector, told to the clients of every round", "note", (None, None)),
+        Disclosure(VECTORS, "one half of that vector, sent to the clients of every round", "note", (None, None)),
     )
     atlas: Atlas
     half: str = "feature"
-    """The half that is told."""
+    """The half that clients receive."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -239,7 +239,7 @@ class AtlasVectors(ServerRule):
         return atlas_remarks(self.atlas, federation)
 
     def init(self, shared: Tensors, roster: Roster) -> Tensors:
-        """Return the vectors, in the order of client ids; what the atlas knows of held-out clients is not told."""
+        """Return the vectors in the order of client ids, without those of held-out clients."""
         rows = positions(self.atlas, roster)
         vectors = self.atlas.half(self.half)[rows[rows >= 0]]
         return {VECTORS: vectors.to(next((w.device for w in shared.values()), vectors.device))}

@@ -99,7 +99,7 @@ class SimilarToLast(Sampler):
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityWeights(Weighting):
-    """Gives more weight to clients like those that have trained of late, this round's included."""
+    """Gives more weight to clients that are similar to recently trained ones, including this round's."""
 
     name: ClassVar[str] = "similarity"
     discloses: ClassVar[tuple[Disclosure, ...]] = (VECTOR,)
@@ -146,8 +146,8 @@ class SimilarityWeights(Weighting):
         share = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
         with repeatable(CPU):
             vectors = self._vectors(memory[ROWS].cpu()[[upload.client for upload in uploads]])
-            # S(i, C) is the product of i's vector with the mean of C's, so the decayed sum of those means says A of
-            # every client: there is no need to update A for all of them.
+            # S(i, C) is the product of i's vector with the mean of C's, so the decayed sum of those means gives A for
+            # every client. A need not be updated for all of them.
             past = self.gamma * memory[PAST].cpu() + share @ vectors
             scaled = vectors @ past / self.lambda1
         return weights * (scaled - scaled.max()).exp(), memory | {PAST: past}
@@ -160,7 +160,7 @@ class SimilarityWeights(Weighting):
 
 
 def check_half(atlas: Atlas, half: str | None, part: str) -> None:
-    """Refuse a half that the atlas does not have."""
+    """Raise UsageError if the atlas does not have this half."""
     if half is not None and half not in atlas.halves:
         raise unknown_name(f"half of the atlas of {part}", half, atlas.halves)
 
@@ -170,7 +170,7 @@ def positions(atlas: Atlas, roster: Roster) -> Tensor:
     training = [client for client in roster if not client.held_out]
     rows = atlas.rows([client.name for client in training])
     for client, size in zip(training, atlas.sizes[rows].tolist(), strict=True):
-        # Names such as client-0 recur in every partition: the sizes tell an atlas of other data.
+        # Names such as client-0 occur in every partition; the sizes show that an atlas is of other data.
         if client.num_examples != size:
             raise UsageError(
                 f"client {client.name} has {client.num_examples} training examples, but {size} in the atlas: it was "

@@ -69,7 +69,7 @@ class ClusteredBySimilarity(Sampler):
     def sample(
         self, candidates: Sequence[int], count: int, roster: Roster, memory: Tensors, rng: np.random.Generator
     ) -> tuple[list[int], Tensors]:
-        """Group the clients anew and return one client of each distribution; one may come twice."""
+        """Group the clients again and return one client of each distribution; a client may come twice."""
         sizes = {k: roster[k].num_examples for k in candidates}
         rows = np.zeros((len(sizes), len(sizes)))
         if PAIRS in memory:
@@ -215,7 +215,7 @@ def clustered(base: Algorithm | None = None, algorithm: int = 2, measure: Measur
         if rule.ignores_weights:
             raise UsageError(
                 f"clustered(base) needs a mean of the answers, but {base.name} has the rule {type(rule).__name__}, "
-                "which makes its own. Use another base.",
+                "which does not use the mean. Use another base.",
                 code="base-unfit",
                 base=base.name,
                 part=type(rule).__name__,

@@ -38,11 +38,11 @@ class KeepNorms(Split):
 
 
 def norm_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the normalisation layers of a model with their paths, or refuse a model that has none."""
+    """Yield the normalisation layers of a model with their paths; raise UsageError if it has none."""
     found = [(path, module) for path, module in model.named_modules() if isinstance(module, NORM_LAYERS)]
     if not found:
         raise UsageError(
-            f"FedBN: {type(model).__name__} has no normalisation layer for a client to keep, so it would be FedAvg. "
+            f"FedBN: {type(model).__name__} has no normalisation layer to keep on clients: it would be FedAvg. "
             "Choose a model with norms (--model cnn --set model.norm=batch; norm='batch' in model_options), or train "
             "fedavg.",
             code="model-unfit",

@@ -34,7 +34,7 @@ class Discrepancy(Weighting):
     a: float = 0.5
     """How much weight the discrepancy takes."""
     b: float = 0.1
-    """How much weight everyone is given first; with it even strongly skewed clients may count."""
+    """Weight that every client gets first, so that clients with strongly skewed labels can still count."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,15 +58,15 @@ class Discrepancy(Weighting):
         return {"label_counts": data.label_counts}
 
     def weigh(self, weights: Tensor, cohort: Cohort, memory: Tensors) -> tuple[Tensor, Tensors]:
-        """Return ``ReLU(p_k - a d_k + b)``, or the weights as they came if that leaves nobody."""
+        """Return ``ReLU(p_k - a d_k + b)``, or the unchanged weights if all of these are zero."""
         if self.a == 0 and self.b == 0:
             return weights, memory
         introductions = [cohort.roster[upload.client].introduction[self.name] for upload in cohort.uploads]
-        divergence = from_uniform(torch.stack([said["label_counts"] for said in introductions]).double().cpu())
+        divergence = from_uniform(torch.stack([each["label_counts"] for each in introductions]).double().cpu())
         total = divergence.sum()
         share = divergence / total if total > 0 else divergence  # all balanced: no discrepancy
         adjusted = (weights / weights.sum() - self.a * share + self.b).relu()
-        # The authors' code has no way out when no weight is left; the base's weights are the natural one.
+        # The authors' code does not handle the case that all are zero; here the base's weights are used.
         return (adjusted if bool((adjusted > 0).any()) else weights), memory
 
 

@@ -102,7 +102,7 @@ class DynamicDrift(ServerRule):
         """Return the scale of the pull on each shared parameter; personal ones have none and are not pulled."""
         drift = _drift(memory)
         scale = float(memory["mean_examples"]) / client.num_examples if self.adaptive else 1.0
-        # One tensor for all names, where the parameters lie.
+        # One tensor for all names, on the parameters' device.
         return dict.fromkeys(drift, torch.tensor(scale, device=next(iter(drift.values())).device))
 
     def apply(self, change: Tensors, memory: Tensors, cohort: Cohort) -> tuple[Tensors, Tensors]:

@@ -116,16 +116,16 @@ class GroupCustomization(Term):
             )
         if self.name not in local.notes:
             return
-        told, mean = local.notes[self.name], local.scratch[TYPE_VECTOR]["mean"]
-        centres = told["centres"]
+        note, mean = local.notes[self.name], local.scratch[TYPE_VECTOR]["mean"]
+        centres = note["centres"]
         # Who did not take part in the last round has no group there: it takes the nearest.
         nearest = (centres - mean).square().sum(1).argmin()
         previous = local.memory.get(self.name, {}).get("mean")
         anchors = centres if previous is None else torch.cat([centres, previous[None]])
-        growth = (1 + told["progress"]) / 2 if self.ramp else torch.ones_like(told["progress"])
+        growth = (1 + note["progress"]) / 2 if self.ramp else torch.ones_like(note["progress"])
         local.scratch[self.name] = {
             "anchors": F.normalize(anchors, dim=1),
-            "group": torch.where(told["group"] < 0, nearest, told["group"]),
+            "group": torch.where(note["group"] < 0, nearest, note["group"]),
             "weight": self.lambda1 * growth,
         }
 
@@ -175,7 +175,7 @@ class GroupCustomization(Term):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupCentres(ServerRule):
-    """Groups the clients of each round, and tells those of the next one where the groups lie."""
+    """Groups the clients of each round, and sends the groups' centres to the clients of the next round."""
 
     name: ClassVar[str] = NAME
     groups: Grouping = TypeGroups()

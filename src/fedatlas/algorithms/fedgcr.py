@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.algorithms.fedgc import ADAMW, Customized, GroupCustomization, customizing
-from fedatlas.algorithms.fedgr import Grouped, Grouping, GroupLoss, TypeGroups, grouping_by, reweighted
+from fedatlas.algorithms.fedgr import Grouped, Grouping, GroupLoss, TypeGroups, grouping_by, reweight
 from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import unknown_name
 from fedatlas.parts.algorithm import Algorithm
@@ -66,7 +66,7 @@ def fedgcr(
     term = replace(parts.term, **_given(lambda1=lambda1, lambda2=lambda2, tau=tau, tau_alignment=tau))
     weighting = replace(parts.weighting, groups=groups, **_given(q=q, delta=delta, gamma=gamma))
     customized = replace(customizing(groups, term), optimizer=parts.optimizer, extensions=(parts.model,))
-    return replace(reweighted(customized, weighting), name="fedgcr")
+    return replace(reweight(customized, weighting), name="fedgcr")
 
 
 def _given(**options: Any) -> dict[str, Any]:

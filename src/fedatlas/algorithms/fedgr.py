@@ -42,7 +42,7 @@ TYPE_VECTOR = "type_vector"
 
 @dataclass(frozen=True, kw_only=True)
 class TypeVector(Term):
-    """Adds nothing to the loss; tells the server the class-balanced mean of the examples' type-specific prompts."""
+    """Adds nothing to the loss; sends the server the class-balanced mean of the examples' type-specific prompts."""
 
     name: ClassVar[str] = TYPE_VECTOR
     discloses: ClassVar[tuple[Disclosure, ...]] = (
@@ -59,7 +59,7 @@ class TypeVector(Term):
         local.scratch[self.name] = {"mean": class_balanced_mean(local)}
 
     def finish(self, local: ClientContext) -> Tensors:
-        """Send what was found."""
+        """Send the mean."""
         return local.scratch[self.name]
 
 
@@ -104,7 +104,7 @@ class Grouping(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TypeGroups:
-    """Groups the clients of each round anew, by the vectors that they sent."""
+    """Groups the clients of each round again, by the vectors that they sent."""
 
     num_groups: int = 5
     """T', the most groups; FINCH finds their number itself."""
@@ -169,7 +169,7 @@ class FixedGroups:
             )
 
     def find(self, cohort: Cohort) -> Groups:
-        """Return the known groups, and where the vectors of this round's clients lie in them."""
+        """Return the known groups, and the groups' centres by the vectors of this round's clients."""
         labels = self.labels(cohort).unique(return_inverse=True)[1]
         return Groups(labels, group_means(type_vectors(cohort), labels))
 
@@ -189,7 +189,7 @@ class FixedGroups:
         return [] if remark is None else [remark]
 
     def check(self, names: Sequence[str]) -> None:
-        """Refuse clients that have no group."""
+        """Raise UsageError if a client has no group."""
         known = set(self.clients)
         if missing := [name for name in names if name not in known]:
             raise UsageError(
@@ -315,11 +315,11 @@ def fedgr(
     given itself or as its file.
     """
     groups = grouping_by(atlas, num_groups, method)
-    return reweighted(base if base is not None else fedavg(), GroupLoss(groups=groups, q=q, delta=delta, gamma=gamma))
+    return reweight(base if base is not None else fedavg(), GroupLoss(groups=groups, q=q, delta=delta, gamma=gamma))
 
 
-def reweighted(base: Algorithm, weighting: GroupLoss) -> Algorithm:
-    """Return the base with group reweighting and what it asks of clients."""
+def reweight(base: Algorithm, weighting: GroupLoss) -> Algorithm:
+    """Return the base with group reweighting and with the terms that it needs on clients."""
     expect(base, Algorithm, "fedgr(base) must be an algorithm", "Write fedgr(fedatlas.algorithms.fedavg()).")
     if any(link.name == GroupLoss.name for link in base.weighting):
         raise UsageError(

@@ -77,19 +77,19 @@ class GradientAlignment(Term):
 
     def loss(self, local: ClientContext, batch: Batch, output: Output) -> Tensor | None:
         """Return ``penalty * sum || gradient - g ||^2``, differentiable through the gradient."""
-        told = local.notes.get(self.name)
-        if self.penalty == 0 or told is None:
+        note = local.notes.get(self.name)
+        if self.penalty == 0 or note is None:
             return None
         gradients = torch.autograd.grad(
-            F.cross_entropy(output.logits, batch.labels), [local.parameters[name] for name in told], create_graph=True
+            F.cross_entropy(output.logits, batch.labels), [local.parameters[name] for name in note], create_graph=True
         )
-        squares = [(own - mean).square().sum() for own, mean in zip(gradients, told.values(), strict=True)]
+        squares = [(own - mean).square().sum() for own, mean in zip(gradients, note.values(), strict=True)]
         return self.penalty * torch.stack(squares).sum()
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeanHeadGradient(ServerRule):
-    """Keeps the moving average of the classifier's gradient and tells it to the clients."""
+    """Keeps the moving average of the classifier's gradient and sends it to the clients."""
 
     name: ClassVar[str] = NAME
     ema: float = 0.95

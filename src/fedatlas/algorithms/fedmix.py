@@ -123,7 +123,7 @@ class MeanPool(ServerRule):
     max_groups: int = 32
     """The most means that a client shares."""
     sent: int = 64
-    """The most means that a client receives in a round, drawn anew from the pool each time."""
+    """The most means that a client receives in a round, drawn again from the pool each time."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -167,14 +167,14 @@ class MeanPool(ServerRule):
 
     def init(self, shared: Tensors, roster: Roster) -> Tensors:
         """Pool the means."""
-        said = [client.introduction[self.name] for client in roster if self.name in client.introduction]
-        if not said:
+        introductions = [client.introduction[self.name] for client in roster if self.name in client.introduction]
+        if not introductions:
             raise UsageError(
                 f"fedmix: no client has the {self.group or 2} examples of a group. Lower group.",
                 code="too-few-examples",
                 wanted=self.group or 2,
             )
-        pool = {kind: torch.cat([means[kind] for means in said]) for kind in ("inputs", "labels")}
+        pool = {kind: torch.cat([means[kind] for means in introductions]) for kind in ("inputs", "labels")}
         return pool | {"rounds": torch.zeros((), dtype=torch.int64)}
 
     def note(self, memory: Tensors, client: ClientInfo) -> Tensors:

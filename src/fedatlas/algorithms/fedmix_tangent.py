@@ -85,7 +85,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: 
         masked: Tensor = F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
         return masked
     scores = (query @ key.transpose(-2, -1)) * scale
-    # torch's softmax, too, changes in place what its own change needs.
+    # torch's softmax, too, overwrites a value that its tangent needs.
     shares = (scores - scores.detach().amax(-1, keepdim=True)).exp()
     mixed: Tensor = shares / shares.sum(-1, keepdim=True) @ value
     return mixed

@@ -84,7 +84,7 @@ class ConditionedNorms(Extension):
 
 @dataclass(frozen=True, kw_only=True)
 class KeepEmbedding(Split):
-    """Shares all but the embedding, which starts as a unit vector of its own for each client."""
+    """Shares all but the embedding, which starts as a different unit vector for each client."""
 
     name: ClassVar[str] = "keep_embedding"
     newcomer: Newcomer = "unit"
@@ -132,14 +132,14 @@ def embeddings(model: nn.Module) -> Tensors:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The parameters inside modules of one type, with a learning rate of their own."""
+    """The parameters inside modules of one type, with their own learning rate."""
 
     of: type[nn.Module]
     lr: float
     min_lr: float = 0.0
     """Where a cosine schedule ends."""
     adapting_lr: float | None = None
-    """The first rate when a new client tunes what is its own; None is ``lr``."""
+    """The first rate when a new client tunes its personal values; None is ``lr``."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -168,7 +168,7 @@ class Grouped(Wrapper):
             self._of(group)
 
     def rates_at(self, round: int, rounds: int) -> RoundRate:
-        """Return the rate of what is in no group, then that of each group."""
+        """Return the rate of the parameters outside all groups, then that of each group."""
         return (self.lr_at(round, rounds), *(self._of(group).lr_at(round, rounds) for group in self.groups))
 
     def fitted(self, model: nn.Module, names: Sequence[str]) -> LocalOptimizer:
@@ -218,7 +218,7 @@ def fedpce(
     generator_lr: float = 1e-2,
     embedding_lr: float = 0.1,
 ) -> Algorithm:
-    """Each client has a few numbers of its own; shared perceptrons make all norms' scales and shifts from them."""
+    """Each client has its own short vector; shared perceptrons make all norms' scales and shifts from them."""
     for title, rate in (("lr", lr), ("generator_lr", generator_lr), ("embedding_lr", embedding_lr)):
         expect_number(rate, f"fedpce({title})")
     groups = (

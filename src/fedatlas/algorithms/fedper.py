@@ -28,5 +28,5 @@ class KeepHead(Split):
 
 @recipe(changes="split", paper="Arivazhagan et al. 2019")
 def fedper() -> Algorithm:
-    """FedAvg of the body; every client keeps and trains a last layer of its own."""
+    """FedAvg of the body; every client keeps and trains its own last layer."""
     return Algorithm(name="fedper", split=KeepHead())

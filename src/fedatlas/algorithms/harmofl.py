@@ -107,7 +107,7 @@ class AmplitudeNorm(Extension):
         channels = self.channels or next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), 0)
         if not channels:
             raise UsageError(
-                f"harmofl reads images, and {type(model).__name__} has no convolution that tells how many channels "
+                f"harmofl reads images, and {type(model).__name__} has no convolution that shows how many channels "
                 "they have. Give channels=, or choose another algorithm if the data are not images.",
                 code="model-unfit",
                 got=type(model).__name__,
@@ -170,8 +170,11 @@ class MeanAmplitude(ServerRule):
 
     def initial_buffers(self, buffers: Tensors, roster: Roster) -> Tensors:
         """Put the mean over the training clients into the model; every round's average leaves it as it is."""
-        said = [client.introduction[self.name] for client in roster if not client.held_out]
-        filled = {kind: torch.stack([s[kind].double() for s in said]).mean(0).float() for kind in (AMPLITUDE, BLACK)}
+        introductions = [client.introduction[self.name] for client in roster if not client.held_out]
+        filled = {
+            kind: torch.stack([each[kind].double() for each in introductions]).mean(0).float()
+            for kind in (AMPLITUDE, BLACK)
+        }
         places = {name: name.split(".")[-1] for name in buffers if name.split(".")[-2:-1] == [LAYER]}
         if not places:
             raise UsageError(
@@ -197,7 +200,7 @@ class ShareAmplitude(Split):
     name: ClassVar[str] = "share_amplitude"
 
     def personal_buffers(self, model: nn.Module) -> set[str]:
-        """Return what the policy keeps at home, without the amplitudes."""
+        """Return the buffers that the policy keeps on clients, without the amplitudes."""
         layers = [path for path, module in model.named_modules() if isinstance(module, AmplitudeLayer)]
         return super().personal_buffers(model) - {f"{path}.{kind}" for path in layers for kind in (AMPLITUDE, BLACK)}
 

@@ -27,7 +27,7 @@ from fedatlas.parts.types import Batch, Output, Tensors
 
 @dataclass(frozen=True, kw_only=True)
 class ModelContrast(Term):
-    """Draws a client's features to those of the received model and away from those of its own last one."""
+    """Pulls a client's features to those of the received model and away from those of its last model."""
 
     name: ClassVar[str] = "model_contrast"
     mu: float = 1.0

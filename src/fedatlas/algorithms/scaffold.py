@@ -99,16 +99,16 @@ class MeanControl(ServerRule):
 
     def apply(self, change: Tensors, memory: Tensors, cohort: Cohort) -> tuple[Tensors, Tensors]:
         """Return ``eta_g`` times the change, and ``c + (1/M) sum (c_k' - c_k)``."""
-        said = [upload.notes[self.name] for upload in cohort.uploads if self.name in upload.notes]
-        if said:
-            share = torch.full((len(said),), 1 / cohort.num_training_clients, dtype=torch.float64)
-            memory = add(memory, weighted_sum(said, share))
+        changes = [upload.notes[self.name] for upload in cohort.uploads if self.name in upload.notes]
+        if changes:
+            share = torch.full((len(changes),), 1 / cohort.num_training_clients, dtype=torch.float64)
+            memory = add(memory, weighted_sum(changes, share))
         return {name: tensor * self.server_lr for name, tensor in change.items()}, memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlainSGD(SGD):
-    """SGD without momentum. ``(w^t - w_k) / (S eta)`` is the mean gradient of no other optimizer's steps."""
+    """SGD without momentum: with other optimizers ``(w^t - w_k) / (S eta)`` is not the mean gradient."""
 
     name: ClassVar[str] = "plain_sgd"
 
@@ -122,7 +122,7 @@ class PlainSGD(SGD):
             )
 
     def rebased(self, base: LocalOptimizer) -> LocalOptimizer:
-        """Return the base's settings as plain SGD, or say why not."""
+        """Return the base's settings as plain SGD; raise UsageError if the base is another optimizer."""
         if type(base) not in (SGD, PlainSGD):
             raise UsageError(
                 f"SCAFFOLD needs plain SGD on the clients, got {type(base).__name__}; use SGD(lr=...).",

@@ -1,4 +1,4 @@
-"""Functions of a user's own, named on a command line or in a config."""
+"""Custom functions, named on a command line or in a config."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 from fedatlas.errors import FedatlasError, UsageError
 
 _NOT_THEIRS = (str(Path(__file__).parents[1]), importlib.__file__, "<frozen ")
-"""How the names of files begin that call a user's own."""
+"""How the names of files begin that are not the user's."""
 
 
 def find_function(text: str, what: str) -> Callable[..., Any]:
-    """Return the function that ``module:function`` or ``path/to/file.py:function`` names; ``what`` asks for it."""
+    """Return the function ``module:function`` or ``path/to/file.py:function``; errors begin with ``what``."""
     place, _, name = text.rpartition(":")
     if not place or not name:
         raise UsageError(
@@ -46,7 +46,7 @@ def find_function(text: str, what: str) -> Callable[..., Any]:
 
 
 def describe_error(error: Exception) -> str:
-    """Return what an error in a user's own code says, and where it came up.
+    """Return the message of an error in custom code, with the file and line of that code.
 
     >>> describe_error(ValueError("too small"))
     'ValueError: too small'
@@ -62,10 +62,10 @@ def describe_error(error: Exception) -> str:
 
 @cache
 def _module(file: Path) -> ModuleType:
-    """Return a file's module, the same each time: classes that are made twice are not alike."""
+    """Return a file's module, the same each time: a class that is made twice is two classes."""
     spec = importlib.util.spec_from_file_location(f"own file {file}", file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no Python file")
+        raise ImportError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look for what their annotations name
     loaded = False

@@ -1,1 +1,1 @@
-"""What runs on a client: its data, its model, its training."""
+"""The client's side: its data, its model, its training."""

@@ -1,14 +1,14 @@
-"""Whether images lie in memory channel by channel or pixel by pixel (channels last)."""
+"""Whether images are stored in memory channel by channel or pixel by pixel (channels last)."""
 
 import torch
 from torch import Tensor, nn
 
 
 def prefers_channels_last(model: nn.Module, inputs: Tensor) -> bool:
-    """Tell whether a network is quicker with the channels of its images last, and can take them so.
+    """Return whether a network is faster with channels-last images, and can read them.
 
-    Convolutions are. On a CPU torch's group and instance norms are slower with it by more than that gains; and a
-    network that reshapes by ``view`` cannot take them, which is found out with one image.
+    Convolutions are faster. On a CPU, torch's group and instance norms lose more time than that saves. A network that
+    reshapes with ``view`` cannot read such images; a trial with a few images shows it.
     """
     if inputs.ndim != 4 or not any(isinstance(module, nn.Conv2d) for module in model.modules()):
         return False

@@ -1,4 +1,4 @@
-"""The context of a training client: what the parts of an algorithm may see of it."""
+"""The context of a training client: the view that the parts of an algorithm have of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedatlas.seeds import derive, generator
 
 @dataclass(kw_only=True, eq=False)
 class LocalContext:
-    """What a term may see while one client trains."""
+    """The view that a term has while one client trains."""
 
     model: nn.Module
     data: ResidentData
@@ -42,20 +42,20 @@ class LocalContext:
     """The seed of this client's batches in this round."""
     steps: int = 0
     scratch: Memory = field(default_factory=dict)
-    """What a term keeps for this round only, by name."""
+    """Values for this round only, by term."""
     eager: Network | None = None
-    """The model, as it is to be called while it trains; None: as it is."""
+    """The function to call for a training step; None: the model itself."""
     compiled: Network | None = None
-    """The model, compiled; None where it is not to be."""
+    """The compiled model; None if it is not compiled."""
     relative_rates: Mapping[str, float] = field(default_factory=dict)
-    """By which factor a parameter's rate differs from ``lr``, by name, where it does."""
+    """Factors of ``lr`` by parameter, where a factor is not 1."""
 
     def forward(self, parameters: Tensors, inputs: Tensor) -> Output:
         """Return the model's output with other parameters; running statistics stay as they are."""
         buffers = {name: buffer.detach().clone() for name, buffer in self.buffers.items()}
         with autocast(self.work.precision, inputs.device):
             output = functional_call(self.model, {**self.parameters, **parameters, **buffers}, (inputs,))
-        return widened(output)
+        return widen(output)
 
     def compute(self, inputs: Tensor) -> Output:
         """Return the model's output; in training mode running statistics move."""
@@ -65,7 +65,7 @@ class LocalContext:
             network = self.compiled
         with autocast(self.work.precision, inputs.device):
             output = network(inputs)
-        return widened(output)
+        return widen(output)
 
     @torch.no_grad()
     def received_loss(self) -> Tensor:
@@ -96,7 +96,7 @@ def open_local(
     data: ResidentData,
     seed: int,
 ) -> LocalContext:
-    """Load the received model with the client's personal values, and return what its terms may see."""
+    """Load the received model with the client's personal values, and return the context for its terms."""
     place = data.place if bench.personal else None
     bench.load(assignment.shared, assignment.buffers, memory.get(PERSONAL, {}), place)
     own = copies({k: w for k, w in bench.parameters.items() if k not in assignment.shared})
@@ -117,7 +117,7 @@ def build_local(
     seed: int,
     start: Tensors,
 ) -> LocalContext:
-    """Return what a client's terms may see on a workbench that holds the ``start`` already.
+    """Return the context for a client's terms on a workbench that already holds the ``start``.
 
     ``seed`` is that of the client's batches; see ``batch_seed``.
     """
@@ -145,13 +145,13 @@ def batch_seed(seed: int, round: int, data: ResidentData) -> int:
 
 
 def introduce_client(algorithm: Algorithm, data: ResidentData) -> Memory:
-    """Return what the algorithm's parts must know of a client before the first round."""
+    """Return the tensors that the algorithm's parts need from a client before the first round."""
     answers = ((part.name, part.introduce(data)) for part in algorithm.parts())
     return {name: answer for name, answer in answers if answer}
 
 
 def survey_client(algorithm: Algorithm, local: LocalContext) -> Memory:
-    """Return what the surveying terms must tell the server before this round's training."""
+    """Return the surveying terms' messages to the server before this round's training."""
     local.model.eval()
     return {term.name: term.survey(local) for term in algorithm.objective if term.surveys}
 
@@ -164,6 +164,6 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
 
 
-def widened(output: tuple[Tensor, Tensor]) -> Output:
-    """Return float32 where the network computed with less, so that no term has to know."""
+def widen(output: tuple[Tensor, Tensor]) -> Output:
+    """Return float32 outputs if the network computed in bfloat16, so that terms see only float32."""
     return Output(*(value.float() if value.dtype == torch.bfloat16 else value for value in output))

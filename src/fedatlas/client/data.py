@@ -57,7 +57,7 @@ class ResidentData:
                 inputs = self.client.transform(inputs, rng)
             if self.federation.data.mean:
                 mean, std = self._statistics
-                # What comes of a transform may be somebody else's; what was made here is changed where it is.
+                # A transform may return a tensor that others use; a tensor made here is changed in place.
                 own = augment is None and self.client.transform is None
                 inputs = (inputs.sub_(mean) if own else inputs.sub(mean)).div_(std)
         if self.channels_last:

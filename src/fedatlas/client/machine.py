@@ -12,7 +12,7 @@ _LARGEST = 2**30
 
 
 def physical_memory() -> int:
-    """Return how many bytes of RAM the machine has; where the system does not say, eight gigabytes."""
+    """Return how many bytes of RAM the machine has; eight gigabytes if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

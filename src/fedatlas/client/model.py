@@ -1,8 +1,8 @@
-"""What a client has and sees: its data, a model to work on, what its terms may read. Training is in local_training.py.
+"""The model that clients train, and its workbench. Training is in training.py.
 
-One model object is reused for every client; its parameters are overwritten in place and nothing is copied that need
-not be. What a client remembers comes in as an argument and goes out as a result, so that the same code runs in a
-loop, in worker processes, or on another machine.
+One model object is reused for every client: its parameters are overwritten in place, and copies are avoided. A client's
+memory comes in as an argument and goes out as a result, so that the same code runs in a loop, in worker processes, or
+on another machine.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from fedatlas.parts.tensor_math import copies
 from fedatlas.parts.types import Tensors
 
 PERSONAL, OPTIMIZER = "personal", "optimizer"
-"""The names in a client's memory under which its own parameters and its optimizer's state lie."""
+"""The names in a client's memory of its personal parameters and of its optimizer's state."""
 Network = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""What makes features and logits of inputs."""
+"""A function from inputs to features and logits."""
 
 
 class Workbench:
@@ -51,7 +51,7 @@ class Workbench:
         self.skips_single_examples = skips_single_examples(model)
 
     def twin(self) -> Workbench:
-        """Return a copy with a model of its own; the copied table of its parameters is that model's."""
+        """Return a copy with its own copy of the model; its parameters are those of that copy."""
         eager, compiled = self.eager, self.compiled
         self.eager, self.compiled = self.model, None
         try:
@@ -85,7 +85,7 @@ class Workbench:
 
 
 def skips_single_examples(model: nn.Module) -> bool:
-    """Tell whether batches of one example are left out, because a norm over the batch would make nothing of them."""
+    """Return whether batches of one example are left out, because a norm over such a batch is undefined."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 

@@ -30,7 +30,7 @@ class _Cast(torch.autograd.Function):
 
 
 def halving(model: nn.Module) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Return the model as a function for use under autocast, to the same bits; what is frozen is left to autocast."""
+    """Return the model as a function for use under autocast, to the same bits; autocast handles frozen parameters."""
     elsewhere = {
         id(parameter)
         for module in model.modules()

@@ -63,14 +63,14 @@ class ClientRunner:
         if self.channels_last and federation.data.inputs.is_cuda:
             # A CPU's convolutions bring their weights into order themselves; there the plain order is kept.
             model = cast(nn.Module, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
-        # A CPU's casts are no launches, so nothing is won there by fewer.
+        # On a CPU a cast is not a kernel launch, so fewer casts save nothing.
         halve = work.precision == "bfloat16" and federation.data.inputs.is_cuda
         self.bench = Workbench(model, algorithm, compile=work.compile, halve=halve)
         self._data: dict[int, ResidentData] = {}
         self.timed, self.metrics = timed, tuple(metrics)
         self.driver: Driver | None = None
         """What takes clients through their steps; None is the plain loop."""
-        self._told_refusals = False
+        self._reported_refusals = False
 
     def data(self, client: int) -> ResidentData:
         """Return a client's view of the examples."""
@@ -79,7 +79,7 @@ class ClientRunner:
         return self._data[client]
 
     def introduce(self, client: int) -> Memory:
-        """Return what the algorithm must know of a client before the first round."""
+        """Return the tensors that the algorithm needs from a client before the first round."""
         return introduce_client(self.algorithm, self.data(client))
 
     def survey(self, assignment: Assignment, memory: Memory) -> Memory:
@@ -96,16 +96,16 @@ class ClientRunner:
             upload, memory = self.driver.train(training)
         else:
             upload, memory = train_client(training)
-        return self.tested(assignment, upload, memory), memory
+        return self.with_own_score(assignment, upload, memory), memory
 
     def new_refusals(self) -> dict[str, int]:
         """Return why steps were not captured, at the first call after that happened."""
-        if self.driver is None or not self.driver.refused or self._told_refusals:
+        if self.driver is None or not self.driver.refused or self._reported_refusals:
             return {}
-        self._told_refusals = True  # after the first refusal, no other capture is tried
+        self._reported_refusals = True  # after the first refusal, no other capture is tried
         return self.driver.refused
 
-    def tested(self, assignment: Assignment, upload: Upload, memory: Memory) -> Upload:
+    def with_own_score(self, assignment: Assignment, upload: Upload, memory: Memory) -> Upload:
         """Return a trained client's answer with the score of its own model, if the assignment asks for it."""
         if not assignment.test_own or not len(self.data(upload.client).client.test):
             return upload

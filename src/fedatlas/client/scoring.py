@@ -1,4 +1,4 @@
-"""Clients' scores from what a model made of examples, each of which is looked at once."""
+"""Clients' scores from a model's outputs; each example is computed once."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class TestParts:
             for part in parts
         ] or [{} for _ in self._sizes]
         found = list(zip(self._sizes, right.tolist(), loss.tolist(), more, strict=True))
-        told = ((client, *found[number]) for client, number in zip(self.clients, self._numbers, strict=True))
+        scores = ((client, *found[number]) for client, number in zip(self.clients, self._numbers, strict=True))
         return [
             ClientScore(client=client, num_examples=size, num_correct=count, loss=mean, others=others)
-            for client, size, count, mean, others in told
+            for client, size, count, mean, others in scores
         ]
 
 

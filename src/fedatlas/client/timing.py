@@ -71,7 +71,7 @@ def train_timed(training: ClientTraining, watch: Stopwatch) -> tuple[Upload, Mem
             watch.lap("data")
             look = TimedLook(training.algorithm, training.local, batch, watch)
             training.optimizer.step(training.parameters, training.slots, look, training.lr)
-            training.took(look.losses[0])
+            training.count_step(look.losses[0])
             watch.lap("steps")
     upload, memory = training.finish()
     watch.lap("rest")

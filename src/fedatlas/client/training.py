@@ -29,7 +29,7 @@ they cost a small client a tenth of its time. On a CPU it is what fits its neare
 
 
 def train_client(training: ClientTraining) -> tuple[Upload, Memory]:
-    """Train one client and return what it sends and what it remembers."""
+    """Train one client and return its upload and its memory."""
     with training.randomness(), torch.no_grad():
         for batch in training.batches():
             training.step(batch)
@@ -73,7 +73,7 @@ class ClientTraining:
         return seeded(self.local.seed, self.data.labels.device)
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the round's minibatches as the model and all terms shall see them."""
+        """Yield the round's minibatches, as prepared by the terms."""
         for batch in minibatches(self.local, self.bench):
             for term in self.algorithm.objective:
                 batch = term.prepare(self.local, batch)
@@ -83,15 +83,15 @@ class ClientTraining:
         """Take one step."""
         look = Look(self.algorithm, self.local, batch)
         self.optimizer.step(self.parameters, self.slots, look, self.lr)
-        self.took(look.losses[0])
+        self.count_step(look.losses[0])
 
-    def took(self, loss: Tensor) -> None:
+    def count_step(self, loss: Tensor) -> None:
         """Count a step and keep its loss."""
         self.losses.append(loss)
         self.local.steps += 1
 
     def finish(self) -> tuple[Upload, Memory]:
-        """Return what the client sends and what it remembers."""
+        """Return the client's upload and its memory."""
         algorithm, bench, local = self.algorithm, self.bench, self.local
         mean_loss = self._checked_mean_loss()
         notes = {term.name: note for term in algorithm.objective if (note := term.finish(local))}
@@ -112,7 +112,7 @@ class ClientTraining:
         return upload, local.memory
 
     def _change(self) -> Tensors:
-        """Return what training changed of the shared parameters."""
+        """Return the change of the shared parameters."""
         bench, start = self.bench, self.local.start
         names = [name for name in bench.parameters if name not in bench.personal]
         ends, starts = [bench.parameters[name].detach() for name in names], [start[name] for name in names]
@@ -124,14 +124,14 @@ class ClientTraining:
         return {name: self._into[name] for name in names}
 
     def _checked_mean_loss(self) -> float:
-        """Return the round's mean loss, or say whose training broke and at which step; waits for a GPU once."""
+        """Return the round's mean loss; raise TrainingError if training broke. Waits for a GPU once."""
         if not self.losses:
             return 0.0
-        # A sum is finite if all its numbers are; norms come from a GPU in one call, sums are quicker on a CPU.
+        # A sum is finite only if all its numbers are; norms come from a GPU in one call, sums are quicker on a CPU.
         on_gpu = self.losses[0].is_cuda
         sums = torch._foreach_norm(self.parameters) if on_gpu else [w.detach().sum() for w in self.parameters]
-        told = torch.stack([*self.losses, *sums]).tolist()
-        losses, sizes = told[: len(self.losses)], told[len(self.losses) :]
+        values = torch.stack([*self.losses, *sums]).tolist()
+        losses, sizes = values[: len(self.losses)], values[len(self.losses) :]
         for step, loss in enumerate(losses, 1):
             if not math.isfinite(loss):
                 raise training_error(f"loss is {loss} at step {step} of {len(losses)}", self.local)

@@ -28,18 +28,18 @@ class UncapturableError(FedatlasError):
 
 
 class Recorder(Protocol):
-    """Captures what a function enqueues, and replays it."""
+    """Captures the work that a function enqueues, and replays it."""
 
     def stream(self) -> AbstractContextManager[object]:
         """Return the context in which all work of this recorder is enqueued."""
         ...
 
     def begin(self) -> None:
-        """Wait for what the server has enqueued."""
+        """Wait for the work that the server has enqueued."""
         ...
 
     def end(self) -> None:
-        """Let the server wait for what was enqueued here."""
+        """Let the server wait for the work that was enqueued here."""
         ...
 
     def room(self) -> bool:
@@ -98,7 +98,7 @@ class Captured:
         """How many calls of a kind ran as they are, and for how many seconds."""
 
     def __call__(self, kind: Hashable, given: Values, function: Callable[..., Tensor]) -> Tensor:
-        """Return what the function does for these arguments; calls of one kind have arguments of the same shapes."""
+        """Return the function's result for these arguments; calls of one kind have arguments of the same shapes."""
         graph = self.find(kind)
         if graph is None and self.is_worth(kind):
             graph = self.capture(kind, self.places(given), function)
@@ -131,7 +131,7 @@ class Captured:
         assert self._recorder is not None
         try:
             graph = Graph(places, self._recorder.capture(lambda: function(*places)))
-        except (UncapturableError, RuntimeError) as error:  # torch says so by a RuntimeError
+        except (UncapturableError, RuntimeError) as error:  # torch raises a RuntimeError
             if self._refused is None:
                 raise
             reason = reason_of(error)
@@ -152,5 +152,5 @@ class Captured:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of an error, as a record says it."""
+    """Return the first line of an error, for a record."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -162,7 +162,7 @@ class Lane:
         graph.load((batch.inputs, batch.labels))
         if self.bench.is_frozen_in_part:
             self._follow(graph.places, batch)
-        training.took(graph.replay())
+        training.count_step(graph.replay())
 
     def _capture(self, stage: Stage, training: ClientTraining, batch: Batch, kind: Hashable) -> Graph | None:
         lr = training.lr  # on a GPU the stage's own tensor

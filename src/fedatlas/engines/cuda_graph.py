@@ -22,11 +22,11 @@ class CudaRecorder:
         return torch.cuda.stream(self._stream)
 
     def begin(self) -> None:
-        """Wait for what the server has enqueued."""
+        """Wait for the work that the server has enqueued."""
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
 
     def end(self) -> None:
-        """Let the server wait for what was enqueued here."""
+        """Let the server wait for the work that was enqueued here."""
         torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
     def room(self) -> bool:
@@ -39,7 +39,7 @@ class CudaRecorder:
         return steps > 0
 
     def reads(self, place: Tensor) -> bool:
-        """Return true: a graph does not say which places it reads."""
+        """Return true: a graph does not show which memory it reads."""
         return True
 
     def capture(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:

@@ -63,7 +63,7 @@ class Engine(Protocol):
         return {}
 
     def close(self) -> None:
-        """Give back what the engine holds."""
+        """Release the engine's resources."""
         return
 
 
@@ -83,11 +83,11 @@ def gives_same_bits(name: str) -> bool:
     return name not in ENGINES or bool(ENGINES.facts(name)["same_bits"])
 
 
-def tested(
+def with_own_scores(
     runner: ClientRunner, work: Sequence[Work], results: Iterator[tuple[int, Result]]
 ) -> Iterator[tuple[int, Result]]:
     """Yield results with the scores of clients' own models, where the assignments ask for them."""
     if any(one.assignment.test_own for one in work):
         results = iter(list(results))  # a test needs the model on which clients train
     for i, (upload, memory) in results:
-        yield i, (runner.tested(work[i].assignment, upload, memory), memory)
+        yield i, (runner.with_own_score(work[i].assignment, upload, memory), memory)

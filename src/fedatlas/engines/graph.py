@@ -13,7 +13,7 @@ from fedatlas.engines.capture import Recorder
 from fedatlas.engines.captured_step import Lane
 from fedatlas.engines.cpu_replay import TapeRecorder
 from fedatlas.engines.cuda_graph import CudaRecorder
-from fedatlas.engines.engine import Engine, Result, Work, tested
+from fedatlas.engines.engine import Engine, Result, Work, with_own_scores
 from fedatlas.engines.loop import LoopEngine
 from fedatlas.engines.registry import engine
 from fedatlas.engines.workers import TaskRunner
@@ -92,14 +92,14 @@ class Lanes:
                 idle.append(Lane(self._lanes[0].bench.twin(), self._recorder(), self.fallbacks))
                 idle[-1].recorder.begin()
                 self._lanes.append(idle[-1])
-        return tested(self._runner, work, self._results(landed, flying))
+        return with_own_scores(self._runner, work, self._results(landed, flying))
 
     def _results(
         self, landed: list[tuple[int, Result]], flying: deque[tuple[int, Lane, ClientTraining]]
     ) -> Iterator[tuple[int, Result]]:
         """Yield the results, those that have flown longest first."""
         landed += [(position, _land(lane, training)) for position, lane, training in flying]
-        # Only when all have landed does the server wait for what the lanes have enqueued.
+        # The server waits for the lanes' work only after all uploads are in.
         for lane in self._lanes:
             lane.recorder.end()
         yield from landed

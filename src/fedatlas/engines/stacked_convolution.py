@@ -47,7 +47,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        """Keep what the gradients need."""
+        """Keep the values that the gradients need."""
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(inputs[0], inputs[1], output[1])
         ctx.padding = inputs[3]

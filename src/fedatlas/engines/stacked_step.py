@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.overrides import TorchFunctionMode
 
-from fedatlas.client.context import LocalContext, autocast, widened
+from fedatlas.client.context import LocalContext, autocast, widen
 from fedatlas.engines.capture import Captured, Recorder, UncapturableError
 from fedatlas.engines.captured_step import KINDS, Unknown, parts_of
 from fedatlas.engines.stacked_convolution import stacked_convolution
@@ -64,7 +64,7 @@ class Stack:
         )
 
     def pattern(self) -> Hashable:
-        """Return what is stacked and what is shared, for comparing."""
+        """Return the stacked and the shared values, for comparing."""
         return tuple(
             (kind, part, name, axis)
             for kind, parts in self.axes.items()
@@ -116,7 +116,7 @@ Step = Callable[[Stack, Rate, Batch], Tensor]
 class StackedStep:
     """One step of a group; its values are at fixed places, so that a capture can replay it.
 
-    ``refused`` counts why steps were not captured; without it, that is an error.
+    ``refused`` counts the reasons why steps were not captured; without it, such a step is an error.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class StackedStep:
     ) -> Tensor:
         """Take a step of all clients; return their losses before it.
 
-        ``weights`` are the examples' where some are padding, ``active`` says which clients take the step.
+        ``weights`` are the examples' where some are padding, ``active`` marks the clients that take the step.
         """
         return self._captured(inputs.shape, (inputs, labels, weights, active), self._run)
 
@@ -228,7 +228,7 @@ def one_step(algorithm: Algorithm, optimizer: LocalOptimizer, local: LocalContex
             moved = {name: buffer.clone() for name, buffer in buffers.items()}
             counted = {name: buffer.clone() for name, buffer in counters.items()}
             with autocast(precision, inputs.device):
-                output = widened(functional_call(model, {**parameters, **moved, **counted}, (inputs,)))
+                output = widen(functional_call(model, {**parameters, **moved, **counted}, (inputs,)))
             inner = replace(seen, parameters=parameters)
             with _NoSlopes():
                 added = summands(algorithm.objective, inner, batch, output)

@@ -1,9 +1,9 @@
 """The vmap engine: all clients of a round step together, as one computation over stacked parameters.
 
 For small models, where one client's step is too little work for the machine. Clients of unequal sizes are padded: an
-example that is not there weighs nothing, and a client that has ended keeps what it has. On a GPU the step is captured
+example that is not there weighs nothing, and a client that has finished keeps its values. On a GPU the step is captured
 as a graph. Products over stacked parameters add in another order than a client's own, so results agree with the plain
-loop to rounding only. Clients that cannot be stacked go to another engine, and the record says why.
+loop to rounding only. Clients that cannot be stacked go to another engine, and the record shows why.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedatlas.client.work import LocalWork
 from fedatlas.engines.capture import Recorder, UncapturableError, enqueued, reason_of
 from fedatlas.engines.captured_step import structure
 from fedatlas.engines.cuda_graph import CudaRecorder
-from fedatlas.engines.engine import Engine, Result, Work, tested
+from fedatlas.engines.engine import Engine, Result, Work, with_own_scores
 from fedatlas.engines.graph import GraphEngine
 from fedatlas.engines.loop import LoopEngine
 from fedatlas.engines.registry import engine
@@ -72,7 +72,7 @@ class VmapEngine(Engine):
         stacked, left = self.stacked.train(work)
         rest = self._rest.train([work[i] for i in left]) if left else iter(())
         placed = ((left[i], result) for i, result in rest)
-        together = tested(self._runner, work, stacked)
+        together = with_own_scores(self._runner, work, stacked)
         if any(one.assignment.test_own for one in work):
             return chain(placed, together)  # a test of the stacked clients needs the model on which the rest train
         return chain(together, placed)
@@ -90,7 +90,7 @@ class VmapEngine(Engine):
 def why_not_stacked(algorithm: Algorithm, bench: Workbench) -> str | None:
     """Return why an algorithm's clients cannot be stacked, or None if nothing is known to forbid it."""
     if bench.personal:
-        return "clients keep values of their own in the model"
+        return "clients keep their own values in the model"
     for term in algorithm.objective:
         if type(term).prepare is not Term.prepare:
             return f"{type(term).__name__} prepares every batch"
@@ -247,7 +247,7 @@ class StackedTraining:
     def _finish(
         self, group: list[_Client], optimizer: LocalOptimizer, stack: Stack, losses: Tensor, active: Tensor
     ) -> _Trained:
-        """Let terms finish, and enqueue what the uploads hold; nothing waits for the device."""
+        """Let terms finish, and enqueue the uploads' tensors; nothing waits for the device."""
         names = list(stack.parameters)
         ends = [stack.parameters[name] for name in names]
         starts = [group[0].local.start[name] for name in names]
@@ -276,7 +276,7 @@ class _Trained(NamedTuple):
     clients: list[_Client]
     changes: list[Tensors]
     notes: list[Memory]
-    told: Tensor
+    checks: Tensor
     """Each client's mean loss, and whether a parameter of it is not finite."""
 
 
@@ -300,7 +300,7 @@ def _results(groups: Sequence[_Trained]) -> Iterator[tuple[int, Result]]:
             )
             yield client.position, (upload, local.memory)
     for group, own in zip(groups, metrics, strict=True):
-        means, broken = group.told.tolist()
+        means, broken = group.checks.tolist()
         for i, client in enumerate(group.clients):
             if broken[i] or not math.isfinite(means[i]):
                 raise training_error(f"loss is {means[i]} or a parameter is not finite", client.local)

@@ -1,6 +1,6 @@
 """Worker processes: forked, so that they share the resident examples; one thread each.
 
-Parameters go out and changes come back through shared memory; only what a part says or remembers is pickled.
+Parameters go out and changes come back through shared memory; only the messages and the memory of parts are pickled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedatlas.errors import FedatlasError
 from fedatlas.parts.types import Assignment, Tensors, Upload
 
 _MOST_AHEAD = 2**14
-"""Bytes of a message that may be sent to a busy worker: a pipe takes it at once, and nobody waits for the other."""
+"""Bytes of a message that may be sent to a busy worker: a pipe takes it at once, so neither side waits."""
 _MOST_LENT, _LENT_BYTES = 32, 2**25
 """Clients' changes that a worker may have left in shared memory while they are used there, and bytes of all of them."""
 _ALIGNMENT = 16
@@ -86,7 +86,7 @@ def fork_available() -> bool:
 
 
 class SharedTensors:
-    """Named tensors that lie one after another in memory shared between processes, one block for each type."""
+    """Named tensors that are adjacent in memory shared between processes, one block for each type."""
 
     def __init__(self, tensors: Tensors) -> None:
         self._names = list(tensors)

@@ -1,4 +1,4 @@
-"""An algorithm: who takes part, what clients minimise, how much each counts, how changes become a model, what stays."""
+"""An algorithm: sampling, objective, weights, server rules, and the parameters that stay with clients."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Algorithm:
     server: tuple[ServerRule, ...] = ()
     """How the weighted change becomes the applied change: a chain."""
     split: Split = ShareAll()
-    """What stays home."""
+    """Which parameters stay with their client."""
     optimizer: LocalOptimizer = SGD()
     """How a client steps."""
     extensions: tuple[Extension, ...] = ()
@@ -85,7 +85,7 @@ class Algorithm:
         return replace(self, weighting=(*self.weighting, *weightings))
 
     def with_optimizer(self, optimizer: LocalOptimizer) -> Algorithm:
-        """Return the algorithm over another base optimizer; FedSAM, say, keeps its perturbation."""
+        """Return the algorithm over another base optimizer; FedSAM, for example, keeps its perturbation."""
         expect(optimizer, LocalOptimizer, "optimizer must be one of fedatlas's", OPTIMIZER)
         return replace(self, optimizer=self.optimizer.rebased(optimizer))
 
@@ -143,7 +143,7 @@ class Algorithm:
 
 
 def _check_parts(algorithm: Algorithm) -> None:
-    """Refuse what is no part of its slot's kind, or has no name."""
+    """Raise UsageError if a part is not of its slot's kind, or has no name."""
     who = algorithm.name
     for slot, kind in ONE.items():
         do = OPTIMIZER if slot == "optimizer" else f"Make it one: class Mine({kind.__name__}), then {slot}=Mine()."
@@ -156,5 +156,5 @@ def _check_parts(algorithm: Algorithm) -> None:
             expect(part, kind, f"{who}: each part of {slot} must be a {kind.__name__}", do)
     for part in (algorithm.sampler, *algorithm.objective, *algorithm.weighting, *algorithm.server):
         title = type(part).__name__
-        do = f'Write `name: ClassVar[str] = "{title.lower()}"` in class {title}: it keys what the part remembers.'
+        do = f'Write `name: ClassVar[str] = "{title.lower()}"` in class {title}: it is the key of its memory.'
         expect(getattr(part, "name", None), str, f"{who}: {title} must have a name", do)

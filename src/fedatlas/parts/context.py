@@ -18,7 +18,7 @@ class ClientData(Protocol):
     federation: Federation
     client: Client
     inputs: Tensor
-    """The examples of all clients; ``client.train`` says which are this client's."""
+    """The examples of all clients; ``client.train`` lists this client's."""
     labels: Tensor
 
     @property

@@ -54,7 +54,7 @@ class Disclosure:
     name: str | Each
     """The tensor's key."""
     why: str
-    """What it tells about the client, in words."""
+    """What it shows about the client, in words."""
     when: When = "upload"
     axes: tuple[Axis, ...] = ()
     dtype: torch.dtype = torch.float32
@@ -63,7 +63,7 @@ class Disclosure:
     all that it declares for a time, or nothing."""
 
     def row(self) -> tuple[str, str, str, str]:
-        """Return the tensor's name, its type and shape, when it leaves and what it tells, for a table.
+        """Return the tensor's name, its type and shape, when it leaves and what it shows, for a table.
 
         >>> Disclosure("label_counts", "examples of each class", "introduction", ("classes",)).row()
         ('label_counts', 'float32 (classes)', 'introduction', 'examples of each class')
@@ -88,7 +88,7 @@ class Discloses(Protocol):
 
 
 def words(disclosures: Iterable[Disclosure]) -> list[str]:
-    """Return what is disclosed in words, each line once."""
+    """Return the disclosures in words, each line once."""
     return list(dict.fromkeys(disclosure.why for disclosure in disclosures))
 
 
@@ -123,28 +123,28 @@ def shapes(tensors: Tensors) -> Shapes:
 
 @dataclass(frozen=True)
 class Declared:
-    """What clients may say at one time, part by part."""
+    """The tensors that clients may send at one time, by part."""
 
     shapes: Mapping[str, Shapes] = field(default_factory=dict)
     senders: Mapping[str, Sender] = field(default_factory=dict)
-    """Who says what a part declares."""
+    """Which clients send the tensors that a part declares."""
 
-    def fault(self, said: Memory, *, held_out: bool = False, stepped: bool = True) -> str | None:
-        """Return what is wrong with the answer of a client, or None."""
-        for part, tensors in said.items():
+    def fault(self, reply: Memory, *, held_out: bool = False, stepped: bool = True) -> str | None:
+        """Return the fault in a client's reply, or None."""
+        for part, tensors in reply.items():
             forms = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
             if tensors and (fault := self.fault_in_part(part, forms)):
                 return fault
-        return self.missing_part({p for p, tensors in said.items() if tensors}, held_out=held_out, stepped=stepped)
+        return self.missing_part({p for p, tensors in reply.items() if tensors}, held_out=held_out, stepped=stepped)
 
     def missing_part(self, found: set[str], *, held_out: bool, stepped: bool) -> str | None:
-        """Return which part is missing in the answer of a client, or None."""
+        """Return which part is missing in a client's reply, or None."""
         excused = {"some", *(["training"] if held_out else []), *([] if stepped else ["stepping"])}
         missing = sorted(part for part, sender in self.senders.items() if sender not in excused and part not in found)
         return f"{missing[0]} did not say {next(iter(self.shapes[missing[0]]))!r}" if missing else None
 
     def fault_in_part(self, part: str, found: Mapping[str, Form]) -> str | None:
-        """Return what is wrong with what one part says, or None."""
+        """Return the fault in one part's tensors, or None."""
         known = self.shapes.get(part)
         if known is None:
             return f"{part!r} is not a part that says something here"
@@ -199,7 +199,7 @@ class Dimensions:
 
 
 def declared(parts: Iterable[Discloses], when: When, dimensions: Dimensions) -> Declared:
-    """Return what the clients of an algorithm with these parts may say at a time."""
+    """Return the tensors that clients of an algorithm with these parts may send at a time."""
     found: dict[str, Shapes] = {}
     senders: dict[str, Sender] = {}
     for part in parts:

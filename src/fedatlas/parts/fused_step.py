@@ -31,7 +31,7 @@ def update_fused(
 
 
 def can_be_fused(tensors: list[Tensor]) -> bool:
-    """Tell whether torch has one kernel for all of an update: on a GPU, unless vmap stacks the tensors.
+    """Return whether torch has one kernel for all of an update: on a GPU, unless vmap stacks the tensors.
 
     A CPU keeps to one way of rounding.
     """
@@ -53,7 +53,7 @@ def _laid_out_as(parameters: list[Tensor], tensors: list[Tensor]) -> list[Tensor
 
 
 def _lies_as(parameter: Tensor, tensor: Tensor) -> bool:
-    """Tell whether a tensor has a parameter's strides, except where there is only one place to go."""
+    """Return whether a tensor has a parameter's strides; strides of axes of length 1 do not count."""
     one, other = parameter.stride(), tensor.stride()
     return one == other or all(
         mine == theirs for size, mine, theirs in zip(parameter.shape, one, other, strict=True) if size != 1

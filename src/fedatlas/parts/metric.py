@@ -1,4 +1,4 @@
-"""How a model's outputs are scored: a metric says what it needs of each example, and its value over examples."""
+"""How a model's outputs are scored: a metric defines a row for each example, and its value over all rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Metric:
     higher_is_better: ClassVar[bool] = True
 
     def rows(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return what the metric needs of each example: a tensor whose first axis is the examples."""
+        """Return the metric's row for each example: a tensor whose first axis is the examples."""
         raise TypeError(f"{type(self).__name__} must define rows()")
 
     def value(self, rows: Tensor) -> float:

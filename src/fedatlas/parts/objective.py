@@ -26,8 +26,8 @@ from fedatlas.parts.types import Batch, Output
 class Term:
     """One summand of the local loss. Subclasses are frozen dataclasses of hyper-parameters.
 
-    A term's name keys what it remembers, what the server tells it and what it sends; a server rule of the same name
-    is its other half. Two terms of one algorithm may not share a name.
+    A term's name is the key of its memory, of the server's notes to it and of its messages; a server rule of the
+    same name is its other half. Two terms of one algorithm may not share a name.
     """
 
     name: ClassVar[str]
@@ -38,7 +38,7 @@ class Term:
     weighs_examples: ClassVar[bool] = False
     """Whether ``loss`` heeds the batch's weights; clients of unequal sizes can then step together."""
     differentiates_twice: ClassVar[bool] = False
-    """Whether ``loss`` holds a gradient of what the network says, so that the network must not be compiled."""
+    """Whether ``loss`` holds a gradient of the network's output, so that the network must not be compiled."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -53,11 +53,11 @@ class Term:
         return []
 
     def introduce(self, data: ClientData) -> Tensors:
-        """Return what the server must know before the first round; sent once."""
+        """Return the tensors that the server needs before the first round; sent once."""
         return {}
 
     def survey(self, local: ClientContext) -> Tensors:
-        """Return what the server must know before this round's training; the model is the received one."""
+        """Return the tensors that the server needs before this round's training; the model is the received one."""
         return {}
 
     def begin(self, local: ClientContext) -> None:
@@ -80,7 +80,7 @@ class Term:
         return gradients
 
     def finish(self, local: ClientContext) -> Tensors:
-        """Update ``local.memory`` after the last step and return what to send."""
+        """Update ``local.memory`` after the last step and return the tensors to send."""
         return {}
 
 
@@ -98,7 +98,7 @@ class CrossEntropy(Term):
 
 @dataclass(frozen=True, kw_only=True)
 class ReceivedLoss(Term):
-    """Adds nothing to the loss; tells the server how the received model does on the client's training data."""
+    """Adds nothing to the loss; sends the server the received model's loss on the client's training data."""
 
     name: ClassVar[str] = "received_loss"
     discloses: ClassVar[tuple[Disclosure, ...]] = (
@@ -110,12 +110,12 @@ class ReceivedLoss(Term):
         local.scratch[self.name] = {"loss": local.received_loss()}
 
     def finish(self, local: ClientContext) -> Tensors:
-        """Send what was measured."""
+        """Send the loss."""
         return local.scratch[self.name]
 
 
 def summands(objective: Iterable[Term], local: ClientContext, batch: Batch, output: Output) -> list[Tensor]:
-    """Return what the terms add to the loss, one number each."""
+    """Return the terms' summands of the loss, one number each."""
     found = []
     for term in objective:
         loss = term.loss(local, batch, output)
@@ -134,7 +134,7 @@ def summands(objective: Iterable[Term], local: ClientContext, batch: Batch, outp
 
 
 def mean_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """Return the mean cross-entropy over the batch, or over what its examples weigh."""
+    """Return the mean cross-entropy over the batch, weighted if the batch has weights."""
     if batch.weights is None and not inside_transformation():
         return F.cross_entropy(logits, batch.labels)
     # Under vmap torch's own would be taken apart into many small operations.

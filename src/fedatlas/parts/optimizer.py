@@ -29,7 +29,7 @@ Schedule = Literal["constant", "cosine"]
 RoundRate = float | tuple[float, ...]
 """The learning rate of a round, or one for each group of parameters."""
 Rate = RoundRate | Tensor
-"""What a step gets of it; on a GPU a tensor there, so that a captured step serves every value."""
+"""The rate that a step gets; on a GPU it is a tensor, so that a captured step serves every value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class LocalOptimizer:
     """``cosine`` falls from ``lr`` to ``min_lr`` over the run, one step a round."""
     min_lr: float = 0.0
     keep_state: bool = False
-    """Keep the state (momenta) per client between rounds, or start anew each round."""
+    """Keep the state (momenta) per client between rounds, or start again in each round."""
 
     def __post_init__(self) -> None:
         where = type(self).__name__
@@ -78,7 +78,7 @@ class LocalOptimizer:
         return self.min_lr + (self.lr - self.min_lr) * (1 + math.cos(math.pi * (round - 1) / rounds)) / 2
 
     def rates_at(self, round: int, rounds: int) -> RoundRate:
-        """Return what a step of a round gets: its learning rate, or one for each group if groups differ in rate."""
+        """Return a round's learning rate, or one for each group if the groups' rates differ."""
         return self.lr_at(round, rounds)
 
     def rebased(self, base: LocalOptimizer) -> LocalOptimizer:
@@ -96,7 +96,7 @@ class LocalOptimizer:
         return self if set(multiples) <= {1.0} else Relative(base=self, multiples=multiples)
 
     def adapting(self, lr: float | None = None, min_lr: float | None = None) -> LocalOptimizer:
-        """Return the optimizer with which a new client tunes what is its own while the shared model rests."""
+        """Return the optimizer with which a new client tunes its personal values while the shared model is fixed."""
         first = self.lr if lr is None else lr
         return replace(self, lr=first, min_lr=min(self.min_lr, first) if min_lr is None else min_lr)
 
@@ -349,7 +349,7 @@ class Wrapper(LocalOptimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class Relative(Wrapper):
-    """Another optimizer, whose rate is multiplied parameter by parameter; ``fitted`` makes it for what a model asks."""
+    """Another optimizer, with a factor of its rate for each parameter; ``fitted`` makes it if a model asks for it."""
 
     name: ClassVar[str] = "relative"
     elementwise: ClassVar[bool] = True
@@ -384,7 +384,7 @@ def relative_rates(model: nn.Module) -> dict[str, float]:
         for name, multiple in asked.items():
             if name not in own:
                 raise UsageError(
-                    f"{where} names {name!r}, which is not one of the module's parameters: {sorted(own)}.",
+                    f"{where} names {name!r}, which is not a parameter of the module itself. Known: {sorted(own)}.",
                     code="unknown-name",
                     got=name,
                     known=sorted(own),

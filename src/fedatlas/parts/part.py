@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ServerPart:
-    """A part that remembers on the server. Subclasses are frozen dataclasses; what they remember is explicit."""
+    """A part that remembers on the server. Subclasses are frozen dataclasses; their memory is explicit."""
 
     name: ClassVar[str]
     discloses: ClassVar[tuple[Disclosure, ...]] = ()
@@ -29,7 +29,7 @@ class ServerPart:
         return []
 
     def introduce(self, data: ClientData) -> Tensors:
-        """Return what the server must know of a client before the first round; sent once."""
+        """Return the tensors that the server needs from a client before the first round; sent once."""
         return {}
 
     def init(self, shared: Tensors, roster: Roster) -> Tensors:

@@ -13,7 +13,7 @@ from fedatlas.parts.types import Cohort, Roster, Tensors
 
 
 class Sampler(ServerPart):
-    """Chooses the clients of a round. Subclasses are frozen dataclasses; what they remember is explicit."""
+    """Chooses the clients of a round. Subclasses are frozen dataclasses; their memory is explicit."""
 
     def sample(
         self, candidates: Sequence[int], count: int, roster: Roster, memory: Tensors, rng: np.random.Generator

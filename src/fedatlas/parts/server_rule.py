@@ -10,7 +10,7 @@ from fedatlas.parts.types import ClientInfo, Cohort, Roster, Tensors
 
 
 class ServerRule(ServerPart):
-    """Turns the weighted change into the applied change; may remember, and tell clients what they need.
+    """Turns the weighted change into the applied change; may have memory, and send notes to clients.
 
     Subclasses are frozen dataclasses. A rule of the same name as a term is that term's other half: the term's survey
     and upload notes arrive under that name, and so do the rule's notes to the client.
@@ -28,7 +28,7 @@ class ServerRule(ServerPart):
         return memory
 
     def note(self, memory: Tensors, client: ClientInfo) -> Tensors:
-        """Return what one client is told with its assignment."""
+        """Return the note to one client, sent with its assignment."""
         return {}
 
     def apply(self, change: Tensors, memory: Tensors, cohort: Cohort) -> tuple[Tensors, Tensors]:

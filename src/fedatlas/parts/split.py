@@ -20,7 +20,7 @@ def floating_buffers(model: nn.Module) -> set[str]:
 class Split:
     """Shares all parameters; other splits keep some at home.
 
-    ``buffers`` says what becomes of running statistics: ``average`` them like parameters, ``keep`` each client's own,
+    ``buffers`` is the policy for running statistics: ``average`` them like parameters, ``keep`` each client's own,
     or have ``none``: normalisation layers then use the statistics of the batch at hand, in test too.
     """
 
@@ -48,13 +48,13 @@ class Split:
         """Return personal values that one client starts with, where they are not the model's own.
 
         ``place`` is the client's position among those that train, or among the held-out ones if it is held out. The
-        model tells names and shapes; what it holds may be another client's.
+        model gives names and shapes; its values may be another client's.
         """
         return {}
 
     @property
     def newcomers_take_the_mean(self) -> bool:
-        """Whether a held-out client starts from the mean of those that trained, or as ``initial_personal`` says."""
+        """Whether a held-out client starts from the mean of those that trained, or from ``initial_personal``."""
         return True
 
 

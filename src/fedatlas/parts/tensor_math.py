@@ -50,7 +50,7 @@ def _product(terms: Sequence[Tensor], weights: Tensor) -> Tensor:
 
 
 def _as_rows(terms: Sequence[Tensor]) -> Tensor | None:
-    """Return tensors that lie one after another, as those of clients that were stacked do, as a matrix of theirs."""
+    """Return tensors that are adjacent in memory, such as those of stacked clients, as one matrix without a copy."""
     whole, size = terms[0]._base, terms[0].numel()
     if whole is None or whole.shape != (len(terms), *terms[0].shape) or whole.stride(0) != size:
         return None

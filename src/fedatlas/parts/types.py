@@ -11,7 +11,7 @@ from torch import Tensor
 Tensors = dict[str, Tensor]
 """Named tensors: parameters, a change, a control variate."""
 Memory = dict[str, Tensors]
-"""What each part remembers or says, keyed by the part's name."""
+"""The memory or the messages of each part, by the part's name."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,7 +116,7 @@ class InitialModel(NamedTuple):
 
 
 def same_structure(one: Tensors, other: Tensors) -> bool:
-    """Tell whether two dictionaries hold tensors of the same names and shapes."""
+    """Return whether two dictionaries hold tensors of the same names and shapes."""
     return one.keys() == other.keys() and all(one[name].shape == other[name].shape for name in one)
 
 

@@ -16,7 +16,7 @@ from fedatlas.parts.types import Roster, Tensors
 from fedatlas.seeds import numpy_generator
 from fedatlas.training.settings import check_cohort_size
 
-DRAW = "Let sample() return as many of its candidates as count says."
+DRAW = "Let sample() return exactly count of its candidates."
 """What a sampler must do."""
 
 
@@ -56,12 +56,12 @@ class Draws:
             raise SamplingError(
                 f"{title} drew {answer[0]!r:.80}, not a list of ids. {DRAW}", code="bad-draw", sampler=title
             )
-        said = list(answer[0])
-        drawn = [_whole(client) for client in said]
+        chosen = list(answer[0])
+        drawn = [_whole(client) for client in chosen]
         if None in drawn:
-            other = said[drawn.index(None)]
+            other = chosen[drawn.index(None)]
             raise SamplingError(
-                f"{title} drew {said!r:.80}; {other!r:.40} is not a whole number. {DRAW}",
+                f"{title} drew {chosen!r:.80}; {other!r:.40} is not a whole number. {DRAW}",
                 code="bad-draw",
                 sampler=title,
                 got=other,

@@ -51,7 +51,7 @@ class TrainingLoop:
         self._watch = Stopwatch()
 
     def run(self, stop: Callable[[int], bool] | None = None) -> None:
-        """Play the rounds that are left, or until ``stop`` says so after a round, by its number."""
+        """Play the rounds that are left, or until ``stop`` returns true for a round's number."""
         self.writer.begin()
         self._restore()
         try:
@@ -100,7 +100,7 @@ class TrainingLoop:
         self.progress.start_from(self.state.round)
 
     def _finish(self, found: Round) -> None:
-        """Evaluate a round, prepare its records and save what is due."""
+        """Evaluate a round, prepare its records and save the checkpoint if it is due."""
         self.state, record = found.state, found.record
         # The time since the last round was spent there and is counted by it.
         watch = Stopwatch()
@@ -213,7 +213,7 @@ def _added(*stages: Mapping[str, float]) -> dict[str, float]:
 
 
 def _mean_loss(record: RoundRecord) -> float | None:
-    """Return the mean loss of the clients that took a step, as they count; None where nobody did."""
+    """Return the mean loss of the clients that took a step, weighted as they count; None if none did."""
     losses = record.losses
     total = sum(record.weights[client] * loss for client, loss in losses.items())
     if len(losses) == len(record.weights):

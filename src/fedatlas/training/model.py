@@ -19,7 +19,7 @@ from fedatlas.seeds import derive, generator, repeatable, seeded
 
 Model = str | nn.Module | Callable[[], nn.Module]
 """A model by name, a module, or a function that makes one."""
-RETURN = "End its forward with `return features, logits`: what the last layer gets, and what it makes of it."
+RETURN = "End its forward with `return features, logits`: the last layer's inputs and its outputs."
 """What to do about a model that returns something else (docs/models.md)."""
 
 

@@ -1,4 +1,4 @@
-"""A bar that says the round, the accuracy and the time left."""
+"""A bar that shows the round, the accuracy and the time left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 
 class Progress(Protocol):
-    """What a run tells while it runs."""
+    """The display of a run's progress."""
 
     def __enter__(self) -> Self: ...
 
@@ -24,7 +24,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Says nothing."""
+    """Shows nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -33,10 +33,10 @@ class Silent:
         return None
 
     def start_from(self, round: int) -> None:
-        """Say nothing."""
+        """Show nothing."""
 
     def advance(self, round: int, metrics: Mapping[str, Any]) -> None:
-        """Say nothing."""
+        """Show nothing."""
 
 
 class Bar:

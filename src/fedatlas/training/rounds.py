@@ -205,10 +205,10 @@ class _Table:
             return {}
         replies = dict(sorted(self.clients.survey(self._assignments(state, memory, chosen)).items()))
         for rule in self.algorithm.server:
-            told = {client: notes[rule.name] for client, notes in replies.items() if rule.name in notes}
-            if told:
+            own = {client: notes[rule.name] for client, notes in replies.items() if rule.name in notes}
+            if own:
                 key = f"server/{rule.name}"
-                memory[key] = rule.gather(memory[key], told, self.roster)
+                memory[key] = rule.gather(memory[key], own, self.roster)
         return replies
 
     def _look_ahead(self, number: int, memory: Memory) -> None:
@@ -270,7 +270,7 @@ def _weigh(algorithm: Algorithm, cohort: Cohort, memory: Memory) -> tuple[Tensor
 
 
 def _fault(answer: object, count: int) -> str | None:
-    """Return what is wrong with the result of a weighting, or None."""
+    """Return the fault in the result of a weighting, or None."""
     if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], Tensor):
         return f"returned {answer!r:.80}. Let weigh() end with `return weights, memory`, the weights as a tensor."
     if answer[0].shape != (count,):

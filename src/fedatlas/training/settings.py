@@ -92,7 +92,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Machine, TrainingPlan, LocalWork):
-    """Everything that makes a run what it is, besides its data and its algorithm.
+    """Everything that defines a run besides its data and its algorithm.
 
     >>> settings = Settings(rounds=5, steps=10, device="cpu")
     >>> settings.plan.rounds, settings.work.steps, settings.seeds.model
@@ -152,7 +152,7 @@ def with_shortcuts(settings: Settings | None, shortcuts: Mapping[str, Any]) -> S
     for name in shortcuts:
         if name in Settings.__dataclass_fields__ and name not in known:
             raise UsageError(
-                f"{name} is not a keyword here. Write settings=fedatlas.Settings({name}=...).",
+                f"{name} is not a keyword of train. Write settings=fedatlas.Settings({name}=...).",
                 code="not-a-shortcut",
                 got=name,
                 known=sorted(known),

@@ -42,9 +42,9 @@ def train(
 ) -> Run:
     """Train an algorithm on a federation and return the run.
 
-    ``settings`` say how; the few that nearly every call sets may also be given as keywords, such as ``model``,
-    ``rounds`` and ``seed``, and win over ``settings``. ``folder`` is where the run is kept; without one it goes to a
-    new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
+    ``settings`` holds all settings. Those that nearly every call sets, such as ``model``, ``rounds`` and ``seed``, may
+    also be given as keywords, which win over ``settings``. ``folder`` is where the run is kept; without one it goes to
+    a new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
 
         train(federation, fedavg(), rounds=5)
         train(federation, fedavg(), Settings(steps=10, engine="graph"), rounds=5)
