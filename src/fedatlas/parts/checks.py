@@ -153,7 +153,8 @@ def field_kinds(cls: type) -> Mapping[str, Any]:
     """Return the annotation of each field of a dataclass; Any for one with a name that only type checkers see."""
     kinds: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        names = vars(sys.modules[base.__module__])
+        # code that was run by exec has no module
+        names = getattr(sys.modules.get(base.__module__), "__dict__", {})
         for title, kind in vars(base).get("__annotations__", {}).items():
             kinds[title] = _resolved(kind, names)
     return {own.name: kinds[own.name] for own in dataclasses.fields(cls)}
