@@ -15,7 +15,7 @@ from fedatlas.data.federation import Federation
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.runs.run import Run
-from fedatlas.training.progress import Bar
+from fedatlas.training.progress import Bar, Progress
 from fedatlas.training.settings import Settings
 from fedatlas.training.train import train
 
@@ -29,7 +29,7 @@ def compare(
     folder: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    progress: bool | None = None,
+    progress: Progress | bool | None = None,
 ) -> list[Run]:
     """Train each algorithm with each seed on a federation, and return the runs, those of the first seed first.
 

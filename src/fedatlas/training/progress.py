@@ -1,4 +1,4 @@
-"""A bar that shows the round, the accuracy and the time left."""
+"""Following a run: the protocol of a logger, and a bar that shows the round, the accuracy and the time left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 
 class Progress(Protocol):
-    """The display of a run's progress."""
+    """What follows a run round by round: a bar, a logger."""
 
     def __enter__(self) -> Self: ...
 
@@ -75,6 +75,8 @@ class Bar:
             self._bar.update(self._task, note=f"accuracy {metrics['accuracy']:.1%}")
 
 
-def make_progress(show: bool | None, title: str, rounds: int) -> Progress:
-    """Return a bar, or silence; None shows the bar on a terminal."""
+def make_progress(show: Progress | bool | None, title: str, rounds: int) -> Progress:
+    """Return a bar, or silence; None shows the bar on a terminal. An object that is given is used as it is."""
+    if show is not None and not isinstance(show, bool):
+        return show
     return Bar(title, rounds) if (sys.stderr.isatty() if show is None else show) else Silent()

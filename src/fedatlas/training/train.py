@@ -37,7 +37,7 @@ def train(
     folder: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    progress: bool | None = None,
+    progress: Progress | bool | None = None,
     **shortcuts: Unpack[Shortcuts],
 ) -> Run:
     """Train an algorithm on a federation and return the run.
