@@ -44,7 +44,8 @@ def train(
 
     ``settings`` holds all settings. Those that nearly every call sets, such as ``model``, ``rounds`` and ``seed``, may
     also be given as keywords, which win over ``settings``. ``folder`` is where the run is kept; without one it goes to
-    a new temporary folder. ``progress`` shows a bar; None shows it on a terminal.
+    a new temporary folder. ``progress`` shows a bar; None shows it on a terminal, and an object with the methods of
+    ``fedatlas.training.progress.Progress`` is called instead after every round.
 
         train(federation, fedavg(), rounds=5)
         train(federation, fedavg(), Settings(steps=10, engine="graph"), rounds=5)
