@@ -126,7 +126,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_adapted(path: Path) -> list[dict[str, Any]]:
-    """Read what is known of clients that were brought in later."""
+    """Read the records of clients that joined later."""
     records: list[dict[str, Any]] = _read_json(path) if path.exists() else []
     if wrong := _fault(records, list[_Adapted]):
         raise RunFolderError(
@@ -198,7 +198,7 @@ def own_name(path: Path, trained: str) -> str | None:
     """Return the name from [algorithms] under which a config trains, if any; ``trained`` is the algorithm's name."""
     try:
         config = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # a run from Python has none, and nothing else that is shown needs one
+    except (OSError, ValueError):  # a run from Python has no config, and nothing else that is shown needs it
         return None
     name = str(_table(config, "algorithm").get("name"))
     if "name" not in _table(_table(config, "algorithms"), name):
