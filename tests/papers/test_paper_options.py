@@ -15,7 +15,8 @@ PAPERS = Path(__file__).parents[2] / "papers"
 SCRIPTS = sorted(
     ".".join(file.relative_to(PAPERS.parent).with_suffix("").parts)
     for file in PAPERS.rglob("*.py")
-    if "__main__" in file.read_text(encoding="utf-8").splitlines()[-2:][0]
+    if file.parent.name != "tools"  # they have no options
+    and "__main__" in file.read_text(encoding="utf-8").splitlines()[-2:][0]
 )
 
 
@@ -84,7 +85,7 @@ def test_a_script_ends_with_a_message(capsys: pytest.CaptureFixture[str]) -> Non
         raise error
 
     with pytest.raises(SystemExit, match="2"):
-        script(broken)(DataError("no images in /there"))
+        script(broken)(DataError("no images in /there", code="data-empty"))
     assert capsys.readouterr().err == "error: no images in /there\n"
     with pytest.raises(SystemExit, match="130"):
         script(broken)(KeyboardInterrupt())

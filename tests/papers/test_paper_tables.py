@@ -26,9 +26,9 @@ def counted(task: Task) -> Numbers:
     with (task.folder / "calls").open("a") as file:
         file.write("x")
     if task.settings.get("breaks"):
-        raise TrainingError("loss is nan", client="a", round=3, stage="training")
+        raise TrainingError("loss is nan", client="a", round=3, stage="training", code="not-finite")
     if task.settings.get("mistaken"):
-        raise DataError("no images in /there")
+        raise DataError("no images in /there", code="data-empty")
     if task.settings.get("fails"):
         raise RuntimeError("no such file")
     return {"best": task.settings["value"] + task.seed / 100}
