@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 from fedatlas.cli.app import app
 from fedatlas.errors import RunFolderError
 from fedatlas.runs.run import Run
+from raising import raises
 from report.run_folders import FOUR, four_correct, write_run
 
 
@@ -50,7 +51,7 @@ def test_a_setting_of_another_form_is_told_by_its_place(tmp_path: Path) -> None:
     resolved = write_run(tmp_path / "run", FOUR, four_correct).resolved
     resolved["federation"]["clients"][2]["num_test"] = "many"
     (tmp_path / "run/resolved.json").write_text(json.dumps(resolved))
-    with pytest.raises(RunFolderError, match=r'federation\.clients\[2\]\.num_test is "many", not a whole number'):
+    with raises(RunFolderError, "file-altered"):
         Run(tmp_path / "run").resolved  # noqa: B018
 
 

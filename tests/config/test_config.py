@@ -20,6 +20,7 @@ from fedatlas.parts.checks import field_kinds
 from fedatlas.parts.optimizer import SGD, Adam
 from fedatlas.parts.registry import OPTIMIZERS
 from fedatlas.parts.split import Buffers
+from raising import raises
 
 
 def test_later_settings_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_augmentation_is_a_table() -> None:
     assert Config.load().work().augment is None
     augment = Config.load(None, ["training.augment={padding = 2, flip = 0.25}"]).work().augment
     assert (augment.padding, augment.flip) == (2, 0.25)  # type: ignore[union-attr]
-    with pytest.raises(UsageError, match="unknown option of augment 'flipp'"):
+    with raises(UsageError, "unknown-name", kind="option of augment", got="flipp"):
         Config.load(None, ["training.augment={flipp = 1}"]).work()
 
 
@@ -144,7 +145,7 @@ def test_a_value_of_the_wrong_type_is_refused_by_key(setting: str, message: str)
 
 
 def test_options_of_a_model_that_is_not_named_are_checked_when_it_is_chosen() -> None:
-    with pytest.raises(UsageError, match=r"model\.width must be a whole number, got 'wide'"):
+    with raises(UsageError, "wrong-type", setting="model.width", got="wide"):
         Config.load(None, ["model.width=wide"]).model()
 
 
@@ -156,7 +157,7 @@ def test_a_whole_number_is_a_number() -> None:
 
 
 def test_how_to_make_an_atlas_is_a_table() -> None:
-    with pytest.raises(UsageError, match=r"atlas\.make is a table .*'label-histogram'.*source = "):
+    with raises(UsageError, "wrong-type", setting="atlas.make", got="label-histogram"):
         Config.load(None, ["atlas.make=label-histogram"]).atlas_settings()
 
 
@@ -219,10 +220,10 @@ def test_defaults_that_python_functions_repeat_are_those_of_the_config() -> None
 
 
 def test_a_missing_or_broken_file_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no config"):
+    with raises(UsageError, "file-missing"):
         Config.load(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("rounds = = 3")
-    with pytest.raises(UsageError, match="is not valid TOML"):
+    with raises(UsageError, "file-invalid"):
         Config.load(tmp_path / "bad.toml")
 
 
@@ -241,9 +242,9 @@ def test_one_algorithm_goes_by_several_names_with_other_options() -> None:
     for name, mu in {"weak": 0.01, "strong": 1}.items():
         algorithm = Config.load(None, own, algorithm={"name": name}).algorithm()
         assert (algorithm.name, algorithm.objective[-1]) == ("fedprox", Proximal(mu=mu))
-    with pytest.raises(UsageError, match=r"\(or say which: name = \.\.\.\): algorithms\. 'wek'"):
+    with raises(UsageError, "unknown-name", got="wek"):
         Config.load(None, ["algorithms.wek.mu=1"])
-    with pytest.raises(UsageError, match=r"algorithms\.weak\.mu must be a number, got 'x'"):
+    with raises(UsageError, "wrong-type", setting="algorithms.weak.mu", got="x"):
         Config.load(None, ['algorithms.weak={name = "fedprox", mu = "x"}'])
 
 

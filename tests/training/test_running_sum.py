@@ -70,7 +70,9 @@ def test_foreseen_weights_count_for_the_answers_that_were_expected_alone() -> No
 
 def test_weights_that_cannot_be_told_are_left_for_later() -> None:
     def nothing() -> Foreseen:
-        raise TrainingError("weights must not all be zero", client="all", round=1, stage="weighting")
+        raise TrainingError(
+            "weights must not all be zero", client="all", round=1, stage="weighting", code="bad-weights"
+        )
 
     found, running = changes(), RunningSum(nothing)
     for client in CLIENTS:

@@ -15,8 +15,8 @@ def list_(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="Only algorithms, datasets, partitions, models, atlases (sources of one), encoders, optimizers or "
-            "settings (keys of a config)."
+            help="Only algorithms, datasets, partitions, models, atlases (sources of one), encoders, optimizers, "
+            "metrics or settings (keys of a config)."
         ),
     ] = None,
     disclosures: Annotated[
