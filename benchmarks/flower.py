@@ -32,6 +32,7 @@ from fedatlas.flower.server.app import serve
 from fedatlas.parts.types import Tensors
 from fedatlas.runs.files import atomic_write
 from fedatlas.runs.run import Run
+from fedatlas.runs.writer import RunFolder
 from fedatlas.testing.flower_grid import InProcessGrid
 from fedatlas.training.progress import Silent
 from fedatlas.training.settings import Machine
@@ -187,7 +188,7 @@ def simulated(config: Config, federation: Federation, folder: Path, atlas: Atlas
         federation,
         config.algorithm(atlas),
         config.run_settings(machine=Machine(workers=1)),
-        folder=folder,
+        RunFolder(folder=folder),
         progress=Silent(),
     )
 

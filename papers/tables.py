@@ -40,6 +40,7 @@ from fedatlas.data import Federation
 from fedatlas.errors import FedatlasError, TrainingError, UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.runs.run import Run
+from fedatlas.runs.writer import RunFolder
 from fedatlas.training.progress import Progress, make_progress
 from fedatlas.training.settings import Machine
 from fedatlas.training.train import train_run
@@ -171,10 +172,8 @@ def train_in_time(
             federation,
             algorithm,
             settings,
-            folder=folder,
-            resume=(folder / "resolved.json").exists(),
+            RunFolder(folder=folder, resume=(folder / "resolved.json").exists(), config=config.to_toml()),
             progress=progress,
-            config=config.to_toml(),
             stop=lambda round: patience.ended,
         )
     if patience.interrupted:

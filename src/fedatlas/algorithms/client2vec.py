@@ -33,6 +33,9 @@ TAUS = {"federated": 0.1, "global": 1.0}
 OTHER_TAU = 0.5
 
 
+DO = "Write client2vec(fedatlas.algorithms.fedavg(), atlas)."
+
+
 @recipe(changes="sampler, weighting, objective", over="base", needs=("atlas",), paper="Client2Vec")
 def client2vec(
     base: Algorithm | None = None,
@@ -72,21 +75,11 @@ def client2vec(
     """
     weights = {"lambda_o": lambda_o, "lambda_d": lambda_d}
     if not train:
-        others: dict[str, object] = {
-            "mode": mode,
-            "kl": kl,
-            "temperature": temperature,
-            "detach_teacher": detach_teacher,
-        }
-        others |= {"objective_half": objective_half, "personal": personal, "test_through": test_through}
+        others: dict[str, object] = {"mode": mode, "kl": kl, "temperature": temperature, "personal": personal}
+        others |= {"objective_half": objective_half, "test_through": test_through, "detach_teacher": detach_teacher}
         _check_unused({**weights, **others, "tie_to_algorithm": tie_to_algorithm})
     base = base if base is not None else fedavg()
-    expect(
-        base,
-        Algorithm,
-        "client2vec(base) must be an algorithm",
-        "Write client2vec(fedatlas.algorithms.fedavg(), atlas).",
-    )
+    expect(base, Algorithm, "client2vec(base) must be an algorithm", DO)
     algorithm = replace(base, name="client2vec" if base.name == "fedavg" else f"client2vec+{base.name}")
     if not (sample or aggregate or train):
         return algorithm

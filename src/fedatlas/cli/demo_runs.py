@@ -12,6 +12,7 @@ from fedatlas.algorithms import ALGORITHMS, standalone
 from fedatlas.config.config import Config
 from fedatlas.report import write_report
 from fedatlas.runs.run import Run
+from fedatlas.runs.writer import RunFolder
 from fedatlas.training.progress import make_progress
 from fedatlas.training.settings import Machine
 from fedatlas.training.train import train_run
@@ -79,10 +80,8 @@ def _compare(
                 federation,
                 config.algorithm(),
                 config.run_settings(machine=Machine(workers=workers)),
-                folder=folder / name,
-                overwrite=True,
+                RunFolder(folder=folder / name, overwrite=True, config=config.to_toml()),
                 progress=make_progress(None, name, training["rounds"]),
-                config=config.to_toml(),
             )
         )
     for run in (run for run in runs if run.name in ADAPTED):

@@ -17,7 +17,7 @@ from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError
 from fedatlas.runs.checkpoint import CheckpointStore
 from fedatlas.runs.run import ATLAS, NEW_ATLAS, Run
-from fedatlas.runs.writer import check_folder, check_rounds
+from fedatlas.runs.writer import RunFolder, check_folder, check_rounds
 from fedatlas.training.model import make_model
 from fedatlas.training.progress import make_progress
 from fedatlas.training.settings import Machine
@@ -53,11 +53,8 @@ def train_config(
             federation,
             algorithm,
             config.run_settings(federation.data, machine),
-            folder=folder,
-            resume=resume,
-            overwrite=overwrite,
+            RunFolder(folder=folder, resume=resume, overwrite=overwrite, config=config.to_toml()),
             progress=make_progress(show, algorithm.name, rounds),
-            config=config.to_toml(),
         )
     except KeyboardInterrupt:
         remark(f"\nStopped; finished rounds are kept. Go on with: fedatlas train --folder {folder} --resume")

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +24,19 @@ from fedatlas.runs.settings_diff import describe, differences
 
 _encode = json.JSONEncoder(check_circular=False).encode
 """As ``json.dumps``, which looks for circles that plain records cannot have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """Where a run is kept, and what happens to a run that is already there."""
+
+    folder: Path
+    resume: bool = False
+    """Go on with it."""
+    overwrite: bool = False
+    """Replace it."""
+    config: str | None = None
+    """The TOML that the run's settings came from."""
 
 
 class RunWriter:

@@ -21,7 +21,7 @@ from fedatlas.errors import UsageError, expect
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.runs.previews import write_portraits
 from fedatlas.runs.run import Run
-from fedatlas.runs.writer import RunWriter, machine, versions
+from fedatlas.runs.writer import RunFolder, RunWriter, machine, versions
 from fedatlas.seeds import repeatable
 from fedatlas.training.loop import TrainingLoop
 from fedatlas.training.model import make_model
@@ -59,9 +59,11 @@ def train(
         federation,
         algorithm,
         settings,
-        folder=Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="fedatlas-")),
-        resume=resume,
-        overwrite=overwrite,
+        RunFolder(
+            folder=Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="fedatlas-")),
+            resume=resume,
+            overwrite=overwrite,
+        ),
         progress=make_progress(progress, algorithm.name, settings.rounds),
     )
 
@@ -70,15 +72,12 @@ def train_run(
     federation: Federation,
     algorithm: Algorithm,
     settings: Settings,
+    kept: RunFolder,
     *,
-    folder: Path,
-    resume: bool = False,
-    overwrite: bool = False,
     progress: Progress,
-    config: str | None = None,
     stop: Callable[[int], bool] | None = None,
 ) -> Run:
-    """Train as ``train`` does, with a progress that is already an object; ``config`` is the TOML of the settings.
+    """Train as ``train`` does, from settings, a folder and a progress that are already objects.
 
     ``stop`` is asked after each round, with its number, whether the run shall end there; it can be resumed.
     """
@@ -110,7 +109,7 @@ def train_run(
         profile=settings.profile,
     ) as simulator:
         resolved |= {"machine": machine(device, simulator.workers, simulator.engine), "versions": versions()}
-        writer = RunWriter(folder, resolved, config=config, resume=resume, overwrite=overwrite)
+        writer = RunWriter(kept.folder, resolved, config=kept.config, resume=kept.resume, overwrite=kept.overwrite)
         try:
             with repeatable(device):
                 TrainingLoop(
@@ -121,11 +120,11 @@ def train_run(
                     seeds,
                     writer,
                     progress,
-                    put_off=lambda: write_portraits(federation, folder),
+                    put_off=lambda: write_portraits(federation, kept.folder),
                 ).run(stop)
         finally:
             writer.close()
-    return Run(folder)
+    return Run(kept.folder)
 
 
 def warn_of_idle_clients(network: nn.Module, federation: Federation, batch_size: int) -> None:

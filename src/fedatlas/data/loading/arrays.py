@@ -43,17 +43,7 @@ def from_arrays(
     targets, class_names = _labels(name, _array(labels), classes)
     domain_index, domains = _names(name, "domain", domain)
     owner_index, owners = _names(name, "owner", owner)
-    test = None if is_test is None else torch.from_numpy(_array(is_test).astype(bool))
-    if test is not None and test.shape != targets.shape:
-        raise DataError(
-            f"{name}: is_test has {len(test)} entries for {len(targets)} labels; give one each.",
-            code="wrong-count",
-            what="is_test",
-            got=len(test),
-            wanted=len(targets),
-        )
-    if test is not None:
-        _warn_unlearnt(name, targets, test)
+    test = None if is_test is None else _test_part(name, targets, is_test)
     _check_scaling(name, examples, mean, std)
     if vocabulary and len(examples) and (examples.dtype != torch.int64 or int(examples.max()) >= len(vocabulary)):
         raise DataError(
@@ -77,6 +67,21 @@ def from_arrays(
         std=tuple(std),
         vocabulary=tuple(vocabulary),
     )
+
+
+def _test_part(name: str, labels: Tensor, is_test: ArrayLike | Tensor) -> Tensor:
+    """Return which examples are for test; warn if some classes are only there."""
+    test = torch.from_numpy(_array(is_test).astype(bool))
+    if test.shape != labels.shape:
+        raise DataError(
+            f"{name}: is_test has {len(test)} entries for {len(labels)} labels; give one each.",
+            code="wrong-count",
+            what="is_test",
+            got=len(test),
+            wanted=len(labels),
+        )
+    _warn_unlearnt(name, labels, test)
+    return test
 
 
 def _array(values: ArrayLike | Tensor) -> Array:

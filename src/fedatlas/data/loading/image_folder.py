@@ -2,10 +2,12 @@
 
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.data.images import read_image
@@ -60,25 +62,30 @@ def from_image_folder(
     full = {file.parent for _, _, file in found}
     _warn_empty(folder, full, deep=bool(nested))
     _warn_others(folder, full)
-    first = read_image(found[0][2], shape)
-    images = np.empty((len(found), *first.shape), np.uint8)
-    for i, (_, _, file) in enumerate(found):
-        pixels = read_image(file, shape)
-        if pixels.shape != first.shape:
-            raise DataError(
-                f"{file}: this picture is {pixels.shape[1]}x{pixels.shape[0]}, {found[0][2]} is "
-                f"{first.shape[1]}x{first.shape[0]}. Give size= (in a config, data.size) to resize all of them.",
-                code="pictures-differ",
-                path=str(file),
-            )
-        images[i] = pixels
     return from_arrays(
-        images,
+        _read_all([file for _, _, file in found], shape),
         [inner for _, inner, _ in found],
         name=name or folder.resolve().name,
         domain=outer_names if nested and not is_split else None,
         is_test=[outer == "test" for outer in outer_names] if is_split else None,
     )
+
+
+def _read_all(files: Sequence[Path], shape: tuple[int, int] | None) -> NDArray[np.uint8]:
+    """Return pictures of one size as one array."""
+    first = read_image(files[0], shape)
+    images = np.empty((len(files), *first.shape), np.uint8)
+    for i, file in enumerate(files):
+        pixels = read_image(file, shape)
+        if pixels.shape != first.shape:
+            raise DataError(
+                f"{file}: this picture is {pixels.shape[1]}x{pixels.shape[0]}, {files[0]} is "
+                f"{first.shape[1]}x{first.shape[0]}. Give size= (in a config, data.size) to resize all of them.",
+                code="pictures-differ",
+                path=str(file),
+            )
+        images[i] = pixels
+    return images
 
 
 def _size(size: Any) -> tuple[int, int] | None:

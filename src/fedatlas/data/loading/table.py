@@ -87,22 +87,8 @@ def from_texts(
             fraction=fraction,
         )
     for title, values in (("clients", clients), ("labels", labels), ("domains", domains)):
-        if values is not None and len(values) != len(texts):
-            raise DataError(
-                f"{name}: {len(values)} {title} for {len(texts)} texts; give one each.",
-                code="wrong-count",
-                what=title,
-                got=len(values),
-                wanted=len(texts),
-            )
-        empty = next((i for i, value in enumerate(values or ()) if value == ""), None)
-        if empty is not None:
-            raise DataError(
-                f"{name}: entry {empty + 1} of {title} is an empty text. Fill it in, or drop the text.",
-                code="value-missing",
-                what=title,
-                row=empty + 1,
-            )
+        if values is not None:
+            _check_column(name, title, values, len(texts))
     owner, owners = _numbered(clients if clients is not None else [""] * len(texts))
     kept = _draw_clients(owner, len(owners), [len(line) for line in texts], fraction, seed)
     if not len(kept):
@@ -194,6 +180,26 @@ def _read_table(file: Path, text: str, names: list[str]) -> dict[str, list[str]]
     if not columns[text]:
         raise DataError(f"{file}: the table has no rows.", code="data-empty", path=str(file), what="rows")
     return columns
+
+
+def _check_column(name: str, title: str, values: Sequence[str], count: int) -> None:
+    """Raise DataError if there is not one value for each text, or if one is empty."""
+    if len(values) != count:
+        raise DataError(
+            f"{name}: {len(values)} {title} for {count} texts; give one each.",
+            code="wrong-count",
+            what=title,
+            got=len(values),
+            wanted=count,
+        )
+    empty = next((i for i, value in enumerate(values) if value == ""), None)
+    if empty is not None:
+        raise DataError(
+            f"{name}: entry {empty + 1} of {title} is an empty text. Fill it in, or drop the text.",
+            code="value-missing",
+            what=title,
+            row=empty + 1,
+        )
 
 
 def _numbered(names: Sequence[str], in_order: bool = False) -> tuple[NDArray[np.int64], tuple[str, ...]]:

@@ -45,12 +45,7 @@ def federate(
         >>> len(federation), len(federation.training_ids)
         (20, 15)
     """
-    expect(data, Dataset, "federate(data) must be a data set", "Write fedatlas.load_dataset(...) or from_arrays(...).")
-    if isinstance(partition, type | str) or not hasattr(partition, "assign"):
-        title = partition.__name__ if isinstance(partition, type) else "Dirichlet"
-        title = PARTITIONS[partition].__name__ if isinstance(partition, str) and partition in PARTITIONS else title
-        do = f"Write fedatlas.data.{title}(...), with its settings."
-        expect(partition, (), "federate(partition) must be a partition", do)
+    _check_kinds(data, partition)
     if test not in TESTS:
         raise unknown_name("test", test, TESTS)
     if not 0 < test_fraction < 1:
@@ -84,6 +79,16 @@ def federate(
         # The text of a custom object holds its address in memory, which changes each time.
         origin=Origin(data=data.name, rule=None if " at 0x" in rule else rule, seed=seed),
     )
+
+
+def _check_kinds(data: object, partition: object) -> None:
+    """Raise UsageError if the arguments are not a data set and a partition with its settings."""
+    expect(data, Dataset, "federate(data) must be a data set", "Write fedatlas.load_dataset(...) or from_arrays(...).")
+    if isinstance(partition, type | str) or not hasattr(partition, "assign"):
+        title = partition.__name__ if isinstance(partition, type) else "Dirichlet"
+        title = PARTITIONS[partition].__name__ if isinstance(partition, str) and partition in PARTITIONS else title
+        do = f"Write fedatlas.data.{title}(...), with its settings."
+        expect(partition, (), "federate(partition) must be a partition", do)
 
 
 def _rule(partition: Partition) -> str:
