@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:  # the command line reads the seeds' names before it loads either
     import numpy as np
@@ -75,6 +75,7 @@ class Seeds:
         return cls(partition=seed, model=seed, sampling=seed, batches=seed)
 
 
+T = TypeVar("T")
 _repeating: set[str] = set()
 """The types of devices for which ``repeatable`` is in effect."""
 
@@ -104,3 +105,18 @@ def repeatable(device: torch.device) -> Iterator[None]:
         _repeating.discard(device.type)
         if device.type != "cuda":
             torch.set_num_threads(before)
+
+
+def repeatably(items: Iterator[T], device: torch.device) -> Iterator[T]:
+    """Return an iterator whose items are computed inside ``repeatable``; between them it is not in effect."""
+    return items if device.type in _repeating else _each_repeatable(items, device)
+
+
+def _each_repeatable(items: Iterator[T], device: torch.device) -> Iterator[T]:
+    end = object()
+    while True:
+        with repeatable(device):
+            item = next(items, end)
+        if item is end:
+            return
+        yield cast(T, item)

@@ -17,8 +17,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tomli_w
-
 from fedatlas.algorithms.registry import ALGORITHMS
 from fedatlas.client.work import LocalWork
 from fedatlas.config.checks import atlas_options, check_names, check_settings, check_types
@@ -156,6 +154,8 @@ class Config:
 
     def to_toml(self) -> str:
         """Return the config as TOML, without keys that are not set."""
+        import tomli_w  # only what writes a config needs it
+
         given = _without_none(self.values)
         return tomli_w.dumps({key: value for key, value in given.items() if value != {}})
 

@@ -86,8 +86,12 @@ def gives_same_bits(name: str) -> bool:
 def with_own_scores(
     runner: ClientRunner, work: Sequence[Work], results: Iterator[tuple[int, Result]]
 ) -> Iterator[tuple[int, Result]]:
-    """Yield results with the scores of clients' own models, where the assignments ask for them."""
-    if any(one.assignment.test_own for one in work):
-        results = iter(list(results))  # a test needs the model on which clients train
-    for i, (upload, memory) in results:
+    """Return results with the scores of clients' own models, where the assignments ask for them."""
+    return _scored(runner, work, results) if any(one.assignment.test_own for one in work) else results
+
+
+def _scored(
+    runner: ClientRunner, work: Sequence[Work], results: Iterator[tuple[int, Result]]
+) -> Iterator[tuple[int, Result]]:
+    for i, (upload, memory) in list(results):  # a test needs the model on which clients train
         yield i, (runner.with_own_score(work[i].assignment, upload, memory), memory)

@@ -24,7 +24,7 @@ from fedatlas.parts.metric import make_metrics
 from fedatlas.parts.objective import Term
 from fedatlas.parts.part import ServerPart
 from fedatlas.parts.types import Assignment, ClientInfo, ClientScore, InitialModel, Memory, Tensors, Upload
-from fedatlas.seeds import repeatable
+from fedatlas.seeds import repeatable, repeatably
 
 EVALUATED_TOGETHER = 1000
 """Clients whose own parameters are in RAM at the same time while all are tested."""
@@ -134,12 +134,7 @@ class Simulator:
 
     def _uploads(self, results: Iterator[tuple[int, Result]]) -> Iterator[Upload]:
         """Yield the uploads, and keep the clients' memory until ``commit``."""
-        while True:
-            with repeatable(self.device):
-                found = next(results, None)
-            if found is None:
-                return
-            upload, memory = found[1]
+        for _, (upload, memory) in repeatably(results, self.device):
             if memory or upload.client in self.memory:
                 self._pending[upload.client] = memory
             yield upload
