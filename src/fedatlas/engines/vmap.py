@@ -147,6 +147,8 @@ class StackedTraining:
         self._data, self._recorder = runner.data, recorder
         self._pads = can_pad(self.algorithm, self.bench.model)
         self._steps: dict[Hashable, StackedStep] = {}
+        self._coming: tuple[int, tuple[int, ...]] | None = None
+        """The next round and its clients, until their minibatches are made ready."""
         self._ahead: tuple[tuple[int, tuple[int, ...]], _Batches] | None = None
         """A round and its clients, and their minibatches, which were made ready in the round before."""
         self.refused: dict[str, int] = {}
@@ -162,14 +164,37 @@ class StackedTraining:
         with enqueued(self._recorder):
             groups = self._train(work)
         stacked = {client.position for group in groups for client in group.clients}
-        return _results(groups), [i for i in range(len(work)) if i not in stacked]
+        return self._results(groups), [i for i in range(len(work)) if i not in stacked]
 
     def prepare(self, number: int, clients: Sequence[int]) -> None:
-        """Make the next round's minibatches ready, where they will be one group."""
-        if self.refused or not (self._pads or len({self._data(client).num_examples for client in clients}) == 1):
+        """Note the next round's clients, where they will be one group; its minibatches are made ready in this one."""
+        if self._pads or len({self._data(client).num_examples for client in clients}) == 1:
+            self._coming = number, tuple(clients)
+
+    def _results(self, groups: Sequence[_Trained]) -> Iterator[tuple[int, Result]]:
+        """Yield positions and results; then make the next round ready, wait for the device and fill in the losses.
+
+        In this order the caller has enqueued the sum of the changes before anything waits for the device, and the
+        device has work while the minibatches are drawn.
+        """
+        metrics: list[list[dict[str, float]]] = [[{} for _ in group.clients] for group in groups]
+        for group, own in zip(groups, metrics, strict=True):
+            yield from _uploads(group, own)
+        self._look_ahead()
+        for group, own in zip(groups, metrics, strict=True):
+            means, broken = group.checks.tolist()
+            for i, client in enumerate(group.clients):
+                if broken[i] or not math.isfinite(means[i]):
+                    raise training_error(f"loss is {means[i]} or a parameter is not finite", client.local)
+                own[i]["loss"] = means[i]
+
+    def _look_ahead(self) -> None:
+        coming, self._coming = self._coming, None
+        if coming is None or self.refused:
             return
+        number, clients = coming
         with nullcontext() if self._recorder is None else self._recorder.stream():
-            self._ahead = (number, tuple(clients)), _Batches([self._passes(number, c) for c in clients], self.work)
+            self._ahead = coming, _Batches([self._passes(number, client) for client in clients], self.work)
 
     def _train(self, work: Sequence[Work]) -> list[_Trained]:
         coming = (work[0].assignment.round, tuple(one.assignment.client for one in work))
@@ -280,31 +305,20 @@ class _Trained(NamedTuple):
     """Each client's mean loss, and whether a parameter of it is not finite."""
 
 
-def _results(groups: Sequence[_Trained]) -> Iterator[tuple[int, Result]]:
-    """Yield positions and results; then wait for the device, and fill in the losses.
-
-    So whoever adds the changes up has enqueued that before anything waits.
-    """
-    metrics: list[list[dict[str, float]]] = [[{} for _ in group.clients] for group in groups]
-    for group, own in zip(groups, metrics, strict=True):
-        for i, client in enumerate(group.clients):
-            local = client.local
-            upload = Upload(
-                client=client.work.assignment.client,
-                num_examples=local.data.num_examples,
-                num_steps=local.steps,
-                change=group.changes[i],
-                buffers=local.buffers,
-                notes=group.notes[i],
-                metrics=own[i],
-            )
-            yield client.position, (upload, local.memory)
-    for group, own in zip(groups, metrics, strict=True):
-        means, broken = group.checks.tolist()
-        for i, client in enumerate(group.clients):
-            if broken[i] or not math.isfinite(means[i]):
-                raise training_error(f"loss is {means[i]} or a parameter is not finite", client.local)
-            own[i]["loss"] = means[i]
+def _uploads(group: _Trained, metrics: Sequence[dict[str, float]]) -> Iterator[tuple[int, Result]]:
+    """Yield a group's positions and results, with metrics that are filled in later."""
+    for client, change, notes, own in zip(group.clients, group.changes, group.notes, metrics, strict=True):
+        local = client.local
+        upload = Upload(
+            client=client.work.assignment.client,
+            num_examples=local.data.num_examples,
+            num_steps=local.steps,
+            change=change,
+            buffers=local.buffers,
+            notes=notes,
+            metrics=own,
+        )
+        yield client.position, (upload, local.memory)
 
 
 class _Batches:
