@@ -147,7 +147,7 @@ def test_encoders_are_made_by_name_and_say_what_is_wrong() -> None:
         make_encoder("klip")
     with raises(UsageError, "unknown-name", kind="option of encoder 'clip'", got="modle"):
         make_encoder("clip", modle="x")
-    with raises(UsageError, "option-missing", option="path"):
+    with raises(UsageError, "missing-option", option="path"):
         make_encoder("precomputed")
     with raises(UsageError, "out-of-range", got=100, setting="image_size"):
         make_encoder("conse", image_size=100)

@@ -118,7 +118,7 @@ def test_a_domain_that_is_too_small_for_the_quota_is_refused():
     [
         ({"factor": 0.5}, "out-of-range", {"setting": "factor", "got": 0.5}),
         ({"preset": "digits-five"}, "unknown-name", {"kind": "preset", "got": "digits-five"}),
-        ({"order": "other"}, "option-missing", {"setting": "preset"}),
+        ({"order": "other"}, "missing-option", {"option": "preset"}),
         ({"order": "photo"}, "wrong-type", {"setting": "order", "got": "photo"}),
         ({"ratio": 0.5}, "out-of-range", {"setting": "ratio", "got": 0.5}),
         ({"fraction": 1.5}, "out-of-range", {"setting": "fraction", "got": 1.5}),

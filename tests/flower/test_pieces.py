@@ -158,8 +158,8 @@ def test_all_nodes_scale_images_as_the_servers_config_says(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("settings", "code", "fields"),
     [
-        ({"data": "x"}, "option-missing", {"option": "client"}),
-        ({"client": "a"}, "option-missing", {"option": "data"}),
+        ({"data": "x"}, "missing-option", {"option": "client"}),
+        ({"client": "a"}, "missing-option", {"option": "data"}),
         ({"client": "a", "data": "x", "loader": "x:y"}, "settings-conflict", {"options": ("data", "loader")}),
         ({"client": "a", "dta": "x"}, "unknown-name", {"got": "dta"}),
     ],

@@ -39,6 +39,6 @@ def make_encoder(name: str, **options: Any) -> Encoder:
             raise unknown_name(f"option of encoder {name!r}", option, known)
     for option, default in known.items():
         if default is MISSING and option not in options:
-            raise UsageError(f"encoder {name!r} needs the option {option!r}.", code="option-missing", option=option)
+            raise UsageError(f"encoder {name!r} needs the option {option!r}.", code="missing-option", option=option)
     made: Encoder = ENCODERS[name](**options)
     return made

@@ -107,8 +107,8 @@ class DomainImbalance:
         if self.order == "other" and self.preset is None:
             raise UsageError(
                 'domain-imbalance: order="other" needs a preset; without one, list the domains.',
-                code="option-missing",
-                setting="preset",
+                code="missing-option",
+                option="preset",
             )
         if isinstance(self.order, str) and self.order != "other":
             raise UsageError(
@@ -144,9 +144,7 @@ class DomainImbalance:
         preset = None if self.preset is None else PRESETS[self.preset]
         left = self.quota or (preset.quota if preset else quota)
         if left is None:
-            raise UsageError(
-                "domain-imbalance: sizes need a quota or a preset.", code="option-missing", setting="quota"
-            )
+            raise UsageError("domain-imbalance: sizes need a quota or a preset.", code="missing-option", option="quota")
         fraction = self.fraction
         if fraction is None and preset is not None:
             fraction = preset.fraction_at_one if self.factor == 1 else preset.fraction

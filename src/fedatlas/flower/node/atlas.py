@@ -44,7 +44,7 @@ class ClientIndex:
 def _atlas_settings(request: Request) -> dict[str, Any]:
     options = request.config.atlas_settings()
     if options is None:
-        raise UsageError("the run's config makes no atlas; set atlas.make.", code="option-missing", option="atlas.make")
+        raise UsageError("the run's config makes no atlas; set atlas.make.", code="missing-option", option="atlas.make")
     return options
 
 

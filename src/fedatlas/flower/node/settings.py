@@ -56,7 +56,7 @@ def open_node(settings: Mapping[str, Any], config: Config) -> Node:
     if not name:
         raise UsageError(
             'the node\'s config must name its client: --node-config \'client="NAME" data="PATH"\'.',
-            code="option-missing",
+            code="missing-option",
             option="client",
         )
     domain = str(settings["domain"]) if "domain" in settings else None
@@ -76,7 +76,7 @@ def _own_federation(settings: Mapping[str, Any], config: Config) -> Federation:
     """Return a federation of one client, from the node's data or its loader."""
     if "data" not in settings and "loader" not in settings:
         raise UsageError(
-            "the node's config must give the client's data: set data= or loader=.", code="option-missing", option="data"
+            "the node's config must give the client's data: set data= or loader=.", code="missing-option", option="data"
         )
     if "data" in settings and "loader" in settings:
         raise UsageError(
