@@ -3,7 +3,7 @@
     python benchmarks/against.py --base COMMIT --out speed.json               # A, B, C and the start-up, on a CPU
     python benchmarks/against.py --base-source FOLDER --gpu --out speed.json  # D and E on a GPU, with no git there
 
-Each figure is the median over repetitions, each repetition a process of its own that imports its version's source. The
+Each figure is the median over repetitions, each repetition its own process, which imports its version's source. The
 workloads run by each version's own ``benchmarks/contenders/ours.py`` and ``benchmarks/gpu.py``. The exit status is 1 if
 the new version is slower by more than the limit anywhere.
 """
@@ -64,7 +64,7 @@ def _run(words: Sequence[str], tree: Tree) -> str:
 
 
 def measures(options: argparse.Namespace) -> Iterator[Measure]:
-    """Yield what is to be measured."""
+    """Yield what to measure."""
     if options.gpu:
         rounds = ["--rounds", str(options.rounds)] if options.rounds else []
         yield partial(gpu_rates, options.device, [*rounds, *(["--tiny"] if options.tiny else [])])

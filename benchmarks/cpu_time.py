@@ -3,7 +3,7 @@
     python benchmarks/cpu_time.py
 
 1  one training step (forward, backward, SGD) of one thread, as torch does it by default, with freed memory kept, with
-   the channels last, and in bfloat16; each in a process of its own, taking turns
+   the channels last, and in bfloat16; each in its own process, taking turns
 2  a round of our plain loop against a loop that does nothing but the steps (resident floats, updates in place)
 """
 

@@ -1,4 +1,4 @@
-"""The peers' environments: each in a folder of its own, with the same torch as ours."""
+"""The peers' environments: each in its own folder, with the same torch as ours."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Contender:
     """The workloads it is for."""
 
     def measure(self, workload: str, rounds: int | None) -> dict[str, Any]:
-        """Run it once in a process of its own and return what it told."""
+        """Run it once in its own process and return what it told."""
         python = Path(sys.executable) if self.environment is None else python_of(self.environment)
         command = [str(python), str(HERE / "contenders" / self.script), workload]
         command += ["--variant", self.variant] if self.variant else []

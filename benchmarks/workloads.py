@@ -1,6 +1,6 @@
 """The workloads that all contenders train: the same random images, the same networks, the same steps.
 
-Plain torch, as each contender runs in an environment of its own. Speed does not depend on what the images show.
+Plain torch, as each contender runs in its own environment. Speed does not depend on what the images show.
 """
 
 from __future__ import annotations
