@@ -8,6 +8,9 @@ from typing import Any
 
 from fedatlas.atlas.client2vec.settings import IndexSettings, IndexTraining
 
+TABLES: Mapping[str, type] = {"settings": IndexSettings}
+"""The fields of ``AtlasSettings`` that a config writes as a table, and the class of each."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AtlasSettings(IndexTraining):

@@ -80,6 +80,21 @@ def atlas_disclosures(
     return [inputs, Disclosure("labels", why, "atlas", (upload,), torch.int64), vector]
 
 
+def disclosures_by_source() -> dict[str, list[Disclosure]]:
+    """Return what leaves a client for each source of an atlas; ``SOURCE STRATEGY`` where it depends on the strategy.
+
+    >>> [name for name in disclosures_by_source() if name.startswith("client2vec")]
+    ['client2vec federated', 'client2vec global']
+    """
+    found: dict[str, list[Disclosure]] = {}
+    for name in SOURCES:
+        said = {strategy: atlas_disclosures(name, strategy) for strategy in STRATEGIES}
+        first, *others = said.values()
+        alike = all(other == first for other in others)
+        found |= {name: first} if alike else {f"{name} {strategy}": own for strategy, own in said.items()}
+    return found
+
+
 def kept_atlas(file: Path, make: Callable[[], Atlas], *, resume: bool) -> Atlas:
     """Return the atlas that a run's folder keeps; one that is not there, or not to be resumed, is made and kept."""
     if resume and file.exists():

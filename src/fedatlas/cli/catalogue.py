@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from fedatlas.algorithms.registry import ALGORITHMS, build_algorithm, standalone
-from fedatlas.atlas.client2vec.settings import STRATEGIES
 from fedatlas.atlas.encoders.registry import ENCODERS
 from fedatlas.atlas.registry import SOURCES
 from fedatlas.config.checks import atlas_recipe
@@ -46,14 +45,9 @@ NOTES: dict[str, Callable[[], str]] = {
 
 def disclosures_by_algorithm() -> dict[str, str]:
     """Return what leaves a client beyond its number of examples and the model's change; and for an atlas of clients."""
-    from fedatlas.atlas.sources import atlas_disclosures
+    from fedatlas.atlas.sources import disclosures_by_source
     from fedatlas.parts.disclosure import words
 
     lines = {name: words(build_algorithm(name).disclosures()) for name in standalone()}
-    for source in SOURCES:
-        said = {strategy: words(atlas_disclosures(source, strategy)) for strategy in STRATEGIES}
-        if len({*map(tuple, said.values())}) == 1:
-            lines[f"map {source}"] = said[STRATEGIES[0]]
-        else:
-            lines |= {f"map {source} {strategy}": own for strategy, own in said.items()}
+    lines |= {f"map {name}": words(said) for name, said in disclosures_by_source().items()}
     return {name: "; ".join(said) if said else "nothing beyond the change of the model" for name, said in lines.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedatlas.algorithms.registry import ALGORITHMS, build_algorithm
 from fedatlas.atlas.atlas import Atlas
-from fedatlas.atlas.client2vec.settings import IndexSettings
+from fedatlas.atlas.settings import TABLES
 from fedatlas.config.checks import atlas_recipe, check_model
 from fedatlas.config.schema import SETTINGS, USES
 from fedatlas.data.dataset import Dataset
@@ -159,8 +159,8 @@ def _with_atlas(algorithm: Algorithm, section: Values, made: Atlas | None) -> Al
 def build_atlas_options(make: Values, seed: int) -> dict[str, Any]:
     """Return how to make an atlas, as options of ``make_atlas``."""
     options = {"strategy": "federated", "seed": seed, **make}
-    if "settings" in options:
-        options["settings"] = make_checked(IndexSettings, "option of atlas.make.settings", options["settings"])
+    for key in options.keys() & TABLES.keys():
+        options[key] = make_checked(TABLES[key], f"option of atlas.make.{key}", options[key])
     return options
 
 

@@ -10,10 +10,9 @@ from dataclasses import fields
 from typing import Any, get_type_hints
 
 from fedatlas.algorithms.registry import ALGORITHMS
-from fedatlas.atlas.client2vec.settings import IndexSettings
 from fedatlas.atlas.encoders.registry import ENCODERS
 from fedatlas.atlas.registry import SOURCES
-from fedatlas.atlas.settings import AtlasSettings
+from fedatlas.atlas.settings import TABLES, AtlasSettings
 from fedatlas.config.schema import SETTINGS, USES
 from fedatlas.data.partitions.registry import PARTITIONS
 from fedatlas.errors import UsageError, unknown_name
@@ -81,8 +80,9 @@ def check_types(values: Mapping[str, Any]) -> None:
         check_options("training.augment", augment, Augment)
     if make is not None:
         check_options("atlas.make", make, AtlasSettings)
-        check_value("atlas.make.settings", make.get("settings"), Mapping[str, Any] | None)
-        check_options("atlas.make.settings", make.get("settings") or {}, IndexSettings)
+        for key, kind in TABLES.items():
+            check_value(f"atlas.make.{key}", make.get(key), Mapping[str, Any] | None)
+            check_options(f"atlas.make.{key}", make.get(key) or {}, kind)
     hints = get_type_hints(ALGORITHMS[atlas_recipe().name])
     for key in values["atlas"].keys() & set(atlas_options()):
         check_value(f"atlas.{key}", values["atlas"][key], hints[key])

@@ -18,7 +18,6 @@ from torch import Tensor
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.client2vec.index import index_seed
 from fedatlas.atlas.client2vec.network import DSAIGN
-from fedatlas.atlas.client2vec.settings import EPOCHS
 from fedatlas.atlas.client2vec.train_federated import index_algorithm
 from fedatlas.atlas.client2vec.train_global import train_globally
 from fedatlas.atlas.encoders.base import Embeddings
@@ -56,10 +55,10 @@ class NetworkAtlas:
     ) -> None:
         self.exchange, self.members, self.form = exchange, list(members), form
         self.about = {**about, **form.values()}
-        self.source, self.strategy = options.get("source", "client2vec"), options["strategy"]
-        self.epochs, self.seed = int(options.get("epochs", EPOCHS)), int(options["seed"])
-        self.encoder, self.encoder_options = options.get("encoder", "builtin"), options.get("encoder_options") or {}
-        self.settings = AtlasSettings(**options).index_settings()
+        how = AtlasSettings(**options)
+        self.source, self.strategy, self.epochs, self.seed = how.source, how.strategy, how.epochs, how.seed
+        self.encoder, self.encoder_options = how.encoder, how.encoder_options or {}
+        self.settings = how.index_settings()
         if self.source not in SOURCES:
             raise unknown_name("source of an atlas", self.source, SOURCES)
 
