@@ -1,6 +1,6 @@
 """Adapt a run's model to one client: tune the personal parameters, and keep the shared ones fixed.
 
-FedPCE tunes the embedding, FedBN the norms, FedPer the head; where nothing is personal (FedAvg), there is only a test.
+What is personal is the algorithm's choice: an embedding, the norms, the head. Where nothing is, there is only a test.
 """
 
 from __future__ import annotations
@@ -118,10 +118,9 @@ class Adapter:
         Args:
             clients: names or positions; None is all that were held out. One may be there twice.
             settings: how long and how fast; ``changes`` are fields of ``AdaptSettings``, such as ``rounds`` and ``lr``.
-            start: ``own`` values of a client that trained; ``initial``, as clients of the run began (FedPCE: a unit
-                vector); the ``mean`` of those that trained; those of the ``first`` that did; of the ``nearest`` in
-                ``atlas`` that did; or tensors by name. None is the client's own if it trained, else what the algorithm
-                gives newcomers.
+            start: ``own`` values of a client that trained; ``initial``, as clients of the run began; the ``mean`` of
+                those that trained; those of the ``first`` that did; of the ``nearest`` in ``atlas`` that did; or
+                tensors by name. None is the client's own if it trained, else what the algorithm gives newcomers.
             atlas: for ``nearest``; the client must be in it (``atlas.add_client`` puts one there).
             examples: use this many training examples only, or one number for each client; fewer are among more.
         """

@@ -20,12 +20,12 @@ class AdaptSettings:
     """
 
     rounds: int = 200
-    """Rounds of ``steps`` minibatches each; the schedule of the learning rate moves once a round. As in FedPCE."""
+    """Rounds of ``steps`` minibatches each; the schedule of the learning rate moves once a round."""
     steps: int = 50
     batch_size: int | None = None
     """None is the run's."""
     lr: float | None = None
-    """The first learning rate; None is the run's, and for FedPCE's embedding 1e-2."""
+    """The first learning rate; None is the algorithm's for newcomers, else the run's."""
     min_lr: float | None = None
     """The last learning rate."""
     augment: Transform | Literal["run"] | None = "run"
