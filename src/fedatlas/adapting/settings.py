@@ -1,14 +1,16 @@
-"""How a client is tuned."""
+"""How a client is tuned; nothing here imports torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from fedatlas.data.federation import Transform
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.parts.checks import check_fields
+
+if TYPE_CHECKING:
+    from fedatlas.data.federation import Transform
 
 
 @dataclass(frozen=True, kw_only=True)

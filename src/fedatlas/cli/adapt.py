@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedatlas.adapting.settings import AdaptSettings
 from fedatlas.cli.checks import check_atlas
 from fedatlas.cli.options import MACHINE, DataFolderOption, DeviceOption
 from fedatlas.cli.terminal import check_writable, friendly, print_lines, print_rows, say
@@ -55,8 +56,8 @@ def adapt(
     examples: Annotated[
         int | None, typer.Option("--examples", help="Use only so many training examples of each client.")
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds of tuning.")] = 200,
-    steps: Annotated[int, typer.Option("--steps", help="Minibatches in each round.")] = 50,
+    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds of tuning.")] = AdaptSettings.rounds,
+    steps: Annotated[int, typer.Option("--steps", help="Minibatches in each round.")] = AdaptSettings.steps,
     lr: Annotated[
         float | None,
         typer.Option("--lr", help="The first learning rate; default the algorithm's for newcomers, else the run's."),
@@ -64,7 +65,7 @@ def adapt(
     device: DeviceOption = MACHINE.device,
     compile: Annotated[
         bool, typer.Option("--compile", help="Let torch.compile fuse operations: for long tuning on a GPU.")
-    ] = False,
+    ] = AdaptSettings.compile,
     save: Annotated[
         Path | None,
         typer.Option(

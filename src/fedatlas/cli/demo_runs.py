@@ -52,7 +52,7 @@ class Part(NamedTuple):
     report: Path
 
 
-def run_demo(folder: Path, *, workers: int | None = None, rounds: int = 10) -> Iterator[Part]:
+def run_demo(folder: Path, *, rounds: int, workers: int | None = None) -> Iterator[Part]:
     """Train all algorithms, those of one comparison on the same clients, and yield the comparisons as they end."""
     names = [name for name in standalone() if "model" not in ALGORITHMS.facts(name)]
     training = {"rounds": rounds, "batch_size": 16, "evaluate_every": 2}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedatlas.cli.options import SetOption
+from fedatlas.cli.options import MACHINE, DeviceOption, SetOption
 from fedatlas.cli.terminal import friendly, print_rows, say
 from fedatlas.errors import UsageError
 
@@ -22,7 +22,8 @@ KeysOption = Annotated[Path | None, typer.Option("--keys", help="The folder that
 InsecureOption = Annotated[bool, typer.Option("--insecure", help="No encryption and no keys: for trials only.")]
 StateOption = Annotated[Path, typer.Option("--state", help="A folder for this party's own files.")]
 SuperLinkOption = Annotated[str, typer.Option("--superlink", help="Where the server listens, HOST:PORT.")]
-LOCAL = "127.0.0.1:8000"
+PORT = 8000
+LOCAL = f"127.0.0.1:{PORT}"
 
 
 @app.command()
@@ -68,7 +69,7 @@ def keys(
 def server(
     keys: KeysOption = None,
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option("--port", help="The port to listen on.")] = 8000,
+    port: Annotated[int, typer.Option("--port", help="The port to listen on.")] = PORT,
     state: StateOption = Path("flower-server"),
     insecure: InsecureOption = False,
 ) -> None:
@@ -121,7 +122,7 @@ def node(
     domain: Annotated[str | None, typer.Option("--domain", help="The client's domain, told to the server.")] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Test here, but never train.")] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Begin again if the client's memory is gone.")] = False,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
+    device: DeviceOption = MACHINE.device,
     port: Annotated[int, typer.Option("--port", help="A port of this machine, one for each node.")] = 9094,
     state: StateOption = Path("flower-node"),
     insecure: InsecureOption = False,

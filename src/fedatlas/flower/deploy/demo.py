@@ -51,7 +51,7 @@ def demo_config(names: list[str], rounds: int) -> Config:
     )
 
 
-def run_deploy_demo(folder: Path, *, rounds: int = 3, say: Callable[[str], None] = print) -> Run:
+def run_deploy_demo(folder: Path, *, rounds: int, say: Callable[[str], None] = print) -> Run:
     """Start a SuperLink and five SuperNodes, train, let a sixth join late and adapt, and return the run."""
     folder = folder.resolve()
     if folder.exists() and any(folder.iterdir()):

@@ -67,7 +67,7 @@ def open_node(settings: Mapping[str, Any], config: Config) -> Node:
         federation=replace(federation, clients=(member,)),
         memory=Path(str(settings["memory"])).expanduser() if "memory" in settings else None,
         forget=bool(settings.get("forget", False)),
-        device=str(settings.get("device", "cpu")),
+        device=str(settings.get("device", Node.device)),
         held_out=bool(settings.get("held-out", False)),
     )
 
