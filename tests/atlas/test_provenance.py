@@ -11,7 +11,7 @@ from fedatlas.algorithms import fedavg, fedgr, fedper
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.atlas import Atlas, label_histogram
 from fedatlas.atlas.from_run import run_atlas
-from fedatlas.atlas.provenance import is_other, made_of, origin_remark, read_origin
+from fedatlas.atlas.provenance import is_other, made_of, origin_remark
 from fedatlas.data import Federation, Iid, NaturalId, Shard, federate, from_arrays
 from fedatlas.data.federation import Origin
 from fedatlas.data.partitions.basic import Share
@@ -79,9 +79,13 @@ def origin(**settings: Any) -> Origin:
 
 
 def test_federate_records_what_clients_were_made_of() -> None:
-    assert origin(seed=3) == Origin(data="mine", rule="Iid(num_clients=4)", seed=3)
-    assert origin() == iid().fold(0, 5).origin == iid().hold_out([0]).to("cpu").origin
-    assert label_histogram(iid()).provenance["origin"] == {"data": "mine", "rule": "Iid(num_clients=4)", "seed": 0}
+    expected = Origin(
+        data="mine", rule="Iid(num_clients=4)", seed=3, test="client", test_fraction=0.25, held_out="['client-01']"
+    )
+    assert origin(seed=3, held_out=["client-01"]) == expected
+    assert origin() == iid().hold_out([0]).to("cpu").origin
+    assert iid().fold(1, 5).origin == replace(origin(), fold=1, folds=5)
+    assert label_histogram(iid()).provenance["origin"] == asdict(origin())
 
 
 def test_what_cannot_be_compared_is_not_other() -> None:
@@ -90,23 +94,27 @@ def test_what_cannot_be_compared_is_not_other() -> None:
     assert not is_other(origin(partition=Halves()), origin(), ["client-0"])
     here = made_of(iid())
     for record in (None, "over a network", {}, {"data": "mine"}):
-        assert read_origin(record) is None
+        assert Origin.read(record) is None
         assert origin_remark({"federation": "yours: Iid()", "origin": record}, here, ["client-0"]) is None
 
 
 def test_an_origin_is_read_from_the_record_that_it_was_written_as() -> None:
-    for one in (origin(), origin(partition=Halves(), seed=7)):
-        assert read_origin(json.loads(json.dumps(asdict(one)))) == one
+    for one in (origin(), origin(partition=Halves(), seed=7), origin(held_out=["client-01", "client-02"])):
+        assert Origin.read(json.loads(json.dumps(asdict(one)))) == one
+    known = {"data": "mine", "rule": "Iid(num_clients=4)", "seed": 0}
+    assert Origin.read(known) == Origin(**known)
 
 
 def test_a_run_of_an_older_version_says_nothing_of_its_origin(tmp_path: Path) -> None:
     federation = iid()
     run = using(federation, fedper(), tmp_path)
-    assert run.resolved["federation"]["origin"] == {"data": "mine", "rule": "Iid(num_clients=4)", "seed": 0}
-    older = dict(run.resolved, federation={k: v for k, v in run.resolved["federation"].items() if k != "origin"})
-    (tmp_path / "resolved.json").write_text(json.dumps(older))
-    assert run_atlas(Run(tmp_path)).provenance["origin"] is None
-    train(federation, fedper(), model="mlp", rounds=1, workers=1, progress=False, folder=tmp_path, resume=True)
+    assert run.resolved["federation"]["origin"] == asdict(origin())
+    less = {"data": "mine", "rule": "Iid(num_clients=4)", "seed": 0}
+    for written in (less, None):
+        older = dict(run.resolved, federation={**run.resolved["federation"], "origin": written})
+        (tmp_path / "resolved.json").write_text(json.dumps(older))
+        assert run_atlas(Run(tmp_path)).provenance["origin"] == written
+        train(federation, fedper(), model="mlp", rounds=1, workers=1, progress=False, folder=tmp_path, resume=True)
 
 
 def test_an_atlas_of_other_clients_than_the_runs_is_told_in_adapting(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedatlas.data.federation import Origin
 from fedatlas.parts.types import ClientScore
 from fedatlas.runs.previews import PORTRAITS
 from fedatlas.runs.run import Run
@@ -41,6 +43,7 @@ def write_run(
     seed: int = 0,
     data: str = "toy",
     partition: str = "by hand",
+    origin: Origin | None = None,
     fingerprint: str = "same",
     seconds: float = 0.5,
     images: np.ndarray | None = None,
@@ -54,6 +57,7 @@ def write_run(
             "data": data,
             "kind": "image",
             "partition": partition,
+            "origin": None if origin is None else asdict(origin),
             "form": {"shape": [3, 8, 8], "vocabulary": [], "mean": [], "std": []},
             "classes": [str(i) for i in range(num_classes)],
             "fingerprint": hashlib.md5(fingerprint.encode()).hexdigest(),

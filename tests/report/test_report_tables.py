@@ -1,5 +1,7 @@
+from dataclasses import replace
 from pathlib import Path
 
+from fedatlas.data.federation import Origin
 from fedatlas.errors import UsageError
 from fedatlas.report import results_table
 from fedatlas.report.page import render
@@ -53,14 +55,35 @@ def test_a_folder_that_is_given_twice_counts_once(tmp_path: Path) -> None:
 
 
 def test_folds_and_partition_seeds_are_repetitions_but_partitions_are_not(tmp_path: Path) -> None:
-    lines = ["Dirichlet(alpha=1), seed 0", "Dirichlet(alpha=1), seed 7, fold 1 of 5", "Dirichlet(alpha=2), seed 0"]
+    first = Origin(data="toy", rule="Dirichlet(alpha=1)", seed=0, test="client", held_out="0", fold=0, folds=5)
+    origins = [
+        first,
+        replace(first, seed=7, fold=1),
+        replace(first, rule="Dirichlet(alpha=2)"),
+        replace(first, held_out="['a', 'b']"),
+    ]
     runs = [
-        write_run(tmp_path / str(i), [client("a")], lambda r, c: 60, partition=line, fingerprint=line)
-        for i, line in enumerate(lines)
+        write_run(tmp_path / str(i), [client("a")], lambda r, c: 60, origin=origin, fingerprint=str(origin))
+        for i, origin in enumerate(origins)
     ]
     rows = results_table(runs)
-    assert [row["runs"] for row in rows] == ["2", "1"]
-    assert rows[1]["algorithm"] == "fedavg (partition=Dirichlet(alpha=2))"
+    assert [row["runs"] for row in rows] == ["2", "1", "1"]
+    assert rows[1]["algorithm"] == "fedavg (partition=Dirichlet(alpha=2), held_out=0)"
+    assert rows[2]["algorithm"] == "fedavg (partition=Dirichlet(alpha=1), held_out=['a', 'b'])"
+
+
+def test_without_a_record_of_its_origin_a_run_is_told_by_its_partitions_line(tmp_path: Path) -> None:
+    known = Origin(data="toy", rule="Iid()", seed=0, test="client")
+    lacking = [None, replace(known, rule=None), replace(known, test=None)]
+    for i, origin in enumerate(lacking):
+        runs = [
+            write_run(tmp_path / f"{i}-{line}", [client("a")], lambda r, c: 60, partition=line, origin=origin)
+            for line in ("Iid(), seed 0", "Iid(), seed 0, fold 0 of 5")
+        ]
+        assert [row["algorithm"] for row in results_table(runs)] == [
+            "fedavg (partition=Iid(), seed 0)",
+            "fedavg (partition=Iid(), seed 0, fold 0 of 5)",
+        ]
 
 
 def test_one_algorithm_under_two_settings_is_told_apart_by_them(tmp_path: Path) -> None:

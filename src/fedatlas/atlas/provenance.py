@@ -35,7 +35,7 @@ def made_of_run(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 def origin_remark(provenance: Mapping[str, Any], here: Mapping[str, Any], clients: Iterable[str]) -> str | None:
     """Return what to say where an atlas was made of other clients than those ``here``, as ``made_of`` writes both."""
-    one, other = (read_origin(record.get(ORIGIN)) for record in (provenance, here))
+    one, other = (Origin.read(record.get(ORIGIN)) for record in (provenance, here))
     if one is None or other is None or not is_other(one, other, clients):
         return None
     return (
@@ -61,14 +61,6 @@ def warn_of_other_run(atlas: Atlas, resolved: Mapping[str, Any], *, stacklevel: 
     names = [client["name"] for client in resolved["federation"]["clients"]]
     if (remark := origin_remark(atlas.provenance, made_of_run(resolved), names)) is not None:
         warnings.warn(remark, stacklevel=stacklevel + 1)
-
-
-def read_origin(record: object) -> Origin | None:
-    """Return the origin that a record holds; None where it holds none, as in files of older versions."""
-    if not isinstance(record, Mapping) or not {"data", "rule", "seed"} <= record.keys():
-        return None
-    rule = record["rule"]
-    return Origin(data=str(record["data"]), rule=None if rule is None else str(rule), seed=int(record["seed"]))
 
 
 def is_other(one: Origin, other: Origin, clients: Iterable[str]) -> bool:

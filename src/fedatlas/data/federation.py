@@ -1,8 +1,8 @@
 """A federation: the clients and their data. Clients are index sets into arrays that are held once."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -55,6 +55,22 @@ class Origin:
     rule: str | None
     """The partition with its settings; None for one that cannot be written down."""
     seed: int
+    test: str | None = None
+    """``client``, ``domain`` or ``all``, as ``federate`` takes it. From here on None in files of older versions."""
+    test_fraction: float | None = None
+    held_out: str | None = None
+    """How many clients, or which, in words."""
+    fold: int | None = None
+    """The part that is the test, of ``folds``; None for both without a cross-validation."""
+    folds: int | None = None
+
+    @classmethod
+    def read(cls, record: object) -> "Origin | None":
+        """Return the origin that a record holds; None where it holds none, as in files of older versions."""
+        if not isinstance(record, Mapping) or not {"data", "rule", "seed"} <= record.keys():
+            return None
+        known: dict[str, Any] = {own.name: record.get(own.name) for own in fields(cls)}
+        return cls(**known)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -203,7 +219,9 @@ class Federation:
             parts = own[order].tensor_split(folds)
             rest = torch.cat([part for j, part in enumerate(parts) if j != fold])
             clients.append(replace(client, train=rest.sort().values, test=parts[fold].sort().values))
-        return replace(self, clients=tuple(clients), partition=f"{self.partition}, fold {fold} of {folds}")
+        origin = self.origin and replace(self.origin, fold=fold, folds=folds)
+        line = f"{self.partition}, fold {fold} of {folds}"
+        return replace(self, clients=tuple(clients), partition=line, origin=origin)
 
     def hold_out(self, clients: Sequence[str | int]) -> "Federation":
         """Return the federation in which the given clients (names or positions) never train."""

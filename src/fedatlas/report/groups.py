@@ -2,13 +2,13 @@
 
 import json
 import math
-import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedatlas.data.federation import Origin
 from fedatlas.errors import UsageError
 from fedatlas.report.charts import colors
 from fedatlas.runs.run import Run
@@ -152,8 +152,26 @@ def _check_same_data(runs: Sequence[Run]) -> None:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    partition = re.sub(r", (seed -?\d+|fold \d+ of \d+)", "", run.resolved["federation"]["partition"])
-    return {"partition": partition, **{part: run.resolved[part] for part in ("algorithm", "model", "training")}}
+    return {**_partition(run), **{part: run.resolved[part] for part in ("algorithm", "model", "training")}}
+
+
+def _partition(run: Run) -> dict[str, Any]:
+    """Return how the clients were made, but for the seed and the fold.
+
+    Where the run has no full record of it (a federation by hand, a custom partition, an older version), its line stands
+    for it, seed and all: rather a row too many than a mean over different partitions.
+    """
+    known = run.resolved["federation"]
+    origin = Origin.read(known.get("origin"))
+    if origin is None or origin.rule is None or origin.test is None:
+        return {"partition": known["partition"]}
+    return {
+        "partition": origin.rule,
+        "test": origin.test,
+        "test_fraction": origin.test_fraction,
+        "held_out": origin.held_out,
+        "folds": origin.folds,
+    }
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:

@@ -72,12 +72,14 @@ def federate(
     else:
         chosen = _named(clients, [held_out] if isinstance(held_out, str) else held_out)
     rule = _rule(partition)
+    apart = f"{held_out:g}" if isinstance(held_out, int | float) else repr(held_out)
+    origin = Origin(data=data.name, rule=rule, seed=seed, test=test, test_fraction=test_fraction, held_out=apart)
     return Federation(
         data=data,
         clients=tuple(replace(client, held_out=i in chosen) for i, client in enumerate(clients)),
-        partition=_line(rule, test, test_fraction, held_out, seed),
+        partition=_line(origin),
         # The text of a custom object holds its address in memory, which changes each time.
-        origin=Origin(data=data.name, rule=None if " at 0x" in rule else rule, seed=seed),
+        origin=replace(origin, rule=None) if " at 0x" in rule else origin,
     )
 
 
@@ -99,10 +101,10 @@ def _rule(partition: Partition) -> str:
     return f"{type(partition).__name__}({given})"
 
 
-def _line(rule: str, test: str, test_fraction: float, held_out: HeldOut, seed: int) -> str:
-    aside = f"{test_fraction:g} of each client's examples for test" if test == "client" else f"test on {test}"
-    apart = f"{held_out:g}" if isinstance(held_out, int | float) else repr(held_out)
-    return f"{rule}, {aside}, {apart} held out, seed {seed}"
+def _line(origin: Origin) -> str:
+    fraction = f"{origin.test_fraction:g} of each client's examples for test"
+    aside = fraction if origin.test == "client" else f"test on {origin.test}"
+    return f"{origin.rule}, {aside}, {origin.held_out} held out, seed {origin.seed}"
 
 
 def _split_inside(share: Share, test_fraction: float, seed: int, place: int) -> Client:
