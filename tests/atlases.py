@@ -28,6 +28,33 @@ def by_hand(sizes: Sequence[int] = (1, 3, 2), **provenance: str) -> Atlas:
     )
 
 
+def three() -> Atlas:
+    """Cosines: feature 01 = 0, 02 = 0.6, 12 = 0.8; label 01 = 1, 02 = 0, 12 = 0."""
+    return Atlas(
+        names=("a", "b", "c"),
+        halves={
+            "feature": torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]]),
+            "label": torch.tensor([[5.0, 0.0], [1.0, 0.0], [0.0, 1.0]]),
+        },
+        sizes=torch.tensor([7, 1, 3]),
+        domains=("x", "x", "y"),
+        provenance={"source": "hand", "seed": 0},
+    )
+
+
+def blocks(per_block: int = 8, width: int = 12) -> Atlas:
+    """Three tight bundles of directions with lengths all over the place; clients of the bundles take turns."""
+    rng = generator(0, "blocks")
+    centres = torch.eye(3, width).repeat(per_block, 1)
+    rows = centres + 0.05 * torch.randn(3 * per_block, width, generator=rng)
+    rows *= torch.rand(len(rows), 1, generator=rng) * 20 + 0.1
+    return Atlas(
+        names=tuple(f"client-{i}" for i in range(len(rows))),
+        halves={"feature": rows, "label": torch.ones(len(rows), 4)},
+        sizes=torch.arange(1, len(rows) + 1),
+    )
+
+
 def random_atlas(federation: Federation, width: int = 5, halves: Sequence[str] = ("feature", "label")) -> Atlas:
     """Random vectors for a federation's clients that may train."""
     training = [federation.clients[i] for i in federation.training_ids]
