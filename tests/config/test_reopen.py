@@ -12,12 +12,34 @@ from fedatlas.config.reopen import run_federation, run_reading
 from fedatlas.data import Dataset, Iid, federate
 from fedatlas.errors import DataError
 from fedatlas.runs.run import CONFIG, RESOLVED, Run
+from fedatlas.runs.writer import RunFolder
 from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.train import train
+from fedatlas.training.progress import make_progress
+from fedatlas.training.settings import Machine
+from fedatlas.training.train import fingerprint, train, train_run
 from raising import raises
 from report.run_folders import client, write_run
 
 SMALL = {"model": "cnn", "model_options": {"width": 4}, "rounds": 1, "workers": 1, "progress": False}
+
+
+def test_a_run_on_clients_that_shift_is_opened_with_the_same_clients_and_knows_their_types(tmp_path: Path) -> None:
+    partition = {"name": "permuted-labels", "num_clients": 4, "num_groups": 2, "examples_per_client": 12}
+    config = Config.load(
+        data={"source": "digits", "partition": partition, "held_out": 1},
+        model={"name": "mlp"},
+        training={"rounds": 1},
+    )
+    made = config.federation()
+    settings = config.run_settings(machine=Machine(workers=1))
+    folder = RunFolder(folder=tmp_path, config=config.to_toml())
+    run = train_run(made, config.algorithm(), settings, folder, progress=make_progress(False, "", 1))
+    found = run_federation(Run(tmp_path))
+    assert torch.equal(found.data.labels, made.data.labels)
+    assert fingerprint(found) == fingerprint(made)
+    assert [c.type for c in found] == [c["type"] for c in run.resolved["federation"]["clients"]]
+    assert [c["domain"] for c in run.resolved["federation"]["clients"]] == [None] * 4
+    assert set(run.rounds[-1]["evaluation"]["domains"]) == {"labels as given", "labels permuted 1"}
 
 
 def test_a_data_set_of_several_sites_is_several_new_clients(tmp_path: Path) -> None:

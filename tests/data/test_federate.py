@@ -129,7 +129,7 @@ def test_clients_and_whole_domains_are_held_out_by_name():
     for held_out, expected in ((["d1"], {"d1-0"}), ("d2-0", {"d2-0"}), (["d0", "d2-0"], {"d0-0", "d2-0"})):
         federation = federate(toy(), one, held_out=held_out)
         assert {client.name for client in federation if client.held_out} == expected
-    with raises(UsageError, "unknown-name", kind="client or domain in held_out", got="d9"):
+    with raises(UsageError, "unknown-name", kind="client, domain or type in held_out", got="d9"):
         federate(toy(), one, held_out=["d9"])
     assert Config.load(data={"source": "digits", "held_out": ["photo"]}).values["data"]["held_out"] == ["photo"]
 

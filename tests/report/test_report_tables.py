@@ -4,6 +4,7 @@ from pathlib import Path
 from fedatlas.data.federation import Origin
 from fedatlas.errors import UsageError
 from fedatlas.report import results_table
+from fedatlas.report.members import domain_colors, read_members
 from fedatlas.report.page import render
 from fedatlas.runs.run import Run
 from raising import raises
@@ -52,6 +53,16 @@ def test_a_folder_that_is_given_twice_counts_once(tmp_path: Path) -> None:
     assert results_table([run, *again]) == results_table([run])
     assert results_table([run, other, *again]) == results_table([run, other])
     assert render([run, other, *again]) == render([run, other])
+
+
+def test_clients_with_a_type_are_shown_by_it_in_place_of_their_domain(tmp_path: Path) -> None:
+    clients = [{**client("a", "x"), "type": "rotated 90"}, client("b", "x"), client("c")]
+    run = write_run(tmp_path / "run", clients, lambda r, c: 60)
+    colors = domain_colors([run])
+    assert list(colors) == ["rotated 90", "x"]
+    members = read_members(run, colors)
+    assert [member.domain for member in members] == ["rotated 90", "x", None]
+    assert [member.color for member in members][:2] == list(colors.values())
 
 
 def test_folds_and_partition_seeds_are_repetitions_but_partitions_are_not(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ class Adapter:
         return [
             Adapted(
                 client=own.name,
-                domain=own.client.domain,
+                domain=own.client.kind,
                 before=before[i],
                 after=self.score(numbers[i], personal[i]),
                 num_examples=own.num_examples if self.runner.bench.personal else 0,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fedatlas.data.partitions.domain_imbalance import DomainImbalance
     from fedatlas.data.partitions.federate import federate
     from fedatlas.data.partitions.registry import PARTITIONS
+    from fedatlas.data.partitions.shifts import ColourShifted, ConditionalShift, PermutedLabels, Rotated
     from fedatlas.data.transforms import Augment, Blur, ColorShift, GaussianNoise, Rotate
 
 __all__ = [
@@ -42,6 +43,8 @@ __all__ = [
     "ByDomain",
     "Client",
     "ColorShift",
+    "ColourShifted",
+    "ConditionalShift",
     "Dataset",
     "Degraded",
     "Dirichlet",
@@ -54,8 +57,10 @@ __all__ = [
     "NaturalId",
     "Partition",
     "Pathological",
+    "PermutedLabels",
     "Quantity",
     "Rotate",
+    "Rotated",
     "Shard",
     "Share",
     "Square",

@@ -94,15 +94,22 @@ class Dataset:
             )
         check_domains(self.name, names, self.domains)
         members = [(self.domain == self.domains.index(name)).nonzero()[:, 0] for name in names]
-        kept = torch.cat(members)
+        domain = torch.arange(len(names)).repeat_interleave(torch.tensor([len(own) for own in members]))
+        return replace(self.take(torch.cat(members)), domains=tuple(names), domain=domain)
+
+    def take(self, examples: Tensor) -> "Dataset":
+        """Return the examples at some positions, in that order; one may be there twice."""
+
+        def part(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[examples.to(values.device)]
+
         return replace(
             self,
-            inputs=self.inputs[kept],
-            labels=self.labels[kept],
-            domains=tuple(names),
-            domain=torch.arange(len(names)).repeat_interleave(torch.tensor([len(own) for own in members])),
-            owner=None if self.owner is None else self.owner[kept],
-            is_test=None if self.is_test is None else self.is_test[kept],
+            inputs=self.inputs[examples.to(self.inputs.device)],
+            labels=self.labels[examples.to(self.labels.device)],
+            domain=part(self.domain),
+            owner=part(self.owner),
+            is_test=part(self.is_test),
         )
 
     def domain_of(self, index: int) -> str | None:

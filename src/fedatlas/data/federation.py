@@ -24,6 +24,16 @@ class Transform(Protocol):
         ...
 
 
+class Shift(Protocol):
+    """Changes the examples of clients once and for all; equal shifts share what they change."""
+
+    def __call__(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return other inputs and labels of the same form; both arguments stay as they are."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Client:
     """One client's share of a federation."""
@@ -33,15 +43,24 @@ class Client:
     """int64 indices into the federation's examples."""
     test: Tensor
     domain: str | None = None
-    """The domain or type, where known: for reports and fairness, never for training."""
+    """The domain, where known: for reports and fairness, never for training."""
+    type: str | None = None
+    """What makes its data differ, where a partition made them so: the truth to measure by, never for training. It does
+    not leave the client over a network."""
     transform: Transform | None = None
     """A lasting change of this client's images (a degradation), in training and in test."""
     held_out: bool = False
     """A held-out client never trains; it is there to be tested or adapted to."""
 
+    @property
+    def kind(self) -> str | None:
+        """What results are gathered by: the type where there is one, else the domain."""
+        return self.domain if self.type is None else self.type
+
     def __repr__(self) -> str:
         parts = [repr(self.name), f"{len(self.train):,} examples to train on, {len(self.test):,} to test on"]
         parts += [f"domain {self.domain}"] if self.domain is not None else []
+        parts += [f"type {self.type}"] if self.type is not None else []
         parts += [repr(self.transform)] if self.transform is not None else []
         return f"Client({', '.join(parts)}{', held out' if self.held_out else ''})"
 
@@ -128,8 +147,9 @@ class Federation:
         held_out = len(self) - len(self.training_ids)
         parts = [f"{len(self):,} clients{f' ({held_out:,} held out)' if held_out else ''}"]
         parts += [f"{sum(len(client.train) for client in self if not client.held_out):,} examples to train on"]
-        parts += [f"domains {', '.join(self.domains)}"] if 0 < len(self.domains) <= 8 else []
-        parts += [f"{len(self.domains):,} domains"] if len(self.domains) > 8 else []
+        for title, names in (("domains", self.domains), ("types", self.types)):
+            parts += [f"{title} {', '.join(names)}"] if 0 < len(names) <= 8 else []
+            parts += [f"{len(names):,} {title}"] if len(names) > 8 else []
         return f"Federation({self.name!r}, {'; '.join([*parts, self.partition] if self.partition else parts)})"
 
     def _repr_html_(self) -> str:
@@ -141,8 +161,8 @@ class Federation:
             "domains": ", ".join(self.domains) or "none",
             "partition": self.partition or "by hand",
         }
-        rows = [(c.name, c.domain or "–", len(c.train), len(c.test), "yes" if c.held_out else "") for c in self]
-        heads = ("client", "domain", "train", "test", "held out")
+        rows = [(c.name, c.kind or "–", len(c.train), len(c.test), "yes" if c.held_out else "") for c in self]
+        heads = ("client", "type" if self.types else "domain", "train", "test", "held out")
         return facts_table(f"Federation of {self.name}", facts) + rows_table(heads, rows)
 
     def __iter__(self) -> Iterator[Client]:
@@ -167,6 +187,11 @@ class Federation:
     def domains(self) -> tuple[str, ...]:
         """The domains that clients have, in order of first appearance."""
         return tuple(dict.fromkeys(c.domain for c in self.clients if c.domain is not None))
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types that clients have, in order of first appearance."""
+        return tuple(dict.fromkeys(c.type for c in self.clients if c.type is not None))
 
     def position(self, client: str | int) -> int:
         """Return a client's position, by its name or position."""

@@ -43,7 +43,7 @@ class Rotate:
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return the changed images."""
-        return _rotate(images, torch.full((len(images),), self.degrees, device=images.device))
+        return rotate(images, torch.full((len(images),), self.degrees, device=images.device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ class Augment:
         if self.rotate:
             angle = draw(-self.degrees, self.degrees)
             chosen = draw(0, 1) < self.rotate
-            images = torch.where(chosen.view(-1, 1, 1, 1), _rotate(images, angle), images)
+            images = torch.where(chosen.view(-1, 1, 1, 1), rotate(images, angle), images)
         if self.erase:
             area = draw(self.erase_pixels[0], self.erase_pixels[1])
             stretch = draw(math.log(0.3) / 2, -math.log(0.3) / 2).exp()
@@ -182,7 +182,8 @@ class Augment:
         return padded.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
 
 
-def _rotate(images: Tensor, degrees: Tensor) -> Tensor:
+def rotate(images: Tensor, degrees: Tensor) -> Tensor:
+    """Return each image turned by its angle, counter-clockwise, between its pixels; the corners become black."""
     angle = degrees.to(images.dtype) * (math.pi / 180)
     height, width = images.shape[2:]
     cosine, sine, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)

@@ -2,8 +2,9 @@
 
 import io
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ class Member:
     id: int
     name: str
     domain: str | None
+    """Its type, where the run knows one."""
     held_out: bool
     num_train: int
     num_test: int
@@ -45,7 +47,7 @@ class Portraits:
 
 def domain_colors(runs: Sequence[Run]) -> dict[str, str]:
     """Return one colour for each domain of any run, in order of first appearance."""
-    names = [client["domain"] for run in runs for client in run.resolved["federation"]["clients"]]
+    names = [_kind(client) for run in runs for client in run.resolved["federation"]["clients"]]
     found = dict.fromkeys(name for name in names if name is not None)
     return {name: colors.nth(colors.DOMAINS, i) for i, name in enumerate(found)}
 
@@ -57,16 +59,22 @@ def read_members(run: Run, by_domain: dict[str, str]) -> list[Member]:
         Member(
             id=i,
             name=client["name"],
-            domain=client["domain"],
+            domain=_kind(client),
             held_out=client["held_out"],
             num_train=client["num_train"],
             num_test=client["num_test"],
             label_counts=np.asarray(client["label_counts"], dtype=float),
-            color=by_domain.get(client["domain"], colors.NO_DOMAIN),
+            color=by_domain.get(_kind(client) or "", colors.NO_DOMAIN),
         )
         for i, client in enumerate(run.resolved["federation"]["clients"])
     ]
     return sorted(members, key=lambda member: order.get(member.domain or "", len(order)))
+
+
+def _kind(client: Mapping[str, Any]) -> str | None:
+    """Return what results of a client are gathered by, as ``Client.kind`` says it."""
+    kind: str | None = client.get("type", client["domain"])
+    return kind
 
 
 def read_portraits(run: Run) -> Portraits:

@@ -84,7 +84,7 @@ def write_portraits(federation: Federation, folder: Path) -> None:
     if len(federation) > MOST_CLIENTS:
         return
     arrays = {"vectors": client_vectors(federation)}
-    clients = pictured([client.domain for client in federation])
+    clients = pictured([client.kind for client in federation])
     images = client_images(federation, clients)
     if images is not None:
         arrays |= {"images": images, "pictured": np.asarray(clients)}

@@ -17,6 +17,7 @@ ALTERED = "the run's folder was altered. Restore the file, or train again."
 class _Client(TypedDict):
     name: Any
     domain: Any
+    type: NotRequired[str]
     held_out: bool
     num_train: int
     num_test: int

@@ -38,7 +38,7 @@ class TrainingLoop:
         """Take work that may be done while clients train, once, as ``put_off``."""
         self.algorithm, self.federation, self.clients = algorithm, federation, clients
         self.plan, self.seeds, self.writer, self.progress = plan, seeds, writer, progress
-        self.domains = {i: client.domain for i, client in enumerate(federation.clients)}
+        self.domains = {i: client.kind for i, client in enumerate(federation.clients)}
         self.about: list[dict[str, Any]] = [
             {"client": client.name, "domain": client.domain, "held_out": client.held_out} for client in federation
         ]

@@ -165,6 +165,7 @@ def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, se
                 {
                     "name": c.name,
                     "domain": c.domain,
+                    **({} if c.type is None else {"type": c.type}),
                     "held_out": c.held_out,
                     "num_train": len(c.train),
                     "num_test": len(c.test),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedatlas.data.dataset import Dataset, first_few
-from fedatlas.data.federation import Transform
+from fedatlas.data.federation import Shift, Transform
 from fedatlas.data.partitions.registry import partition
 from fedatlas.errors import DataError, UsageError
 
@@ -27,8 +27,12 @@ class Share:
     test: Indices | None = None
     """Its own test examples, where the partition sets them apart itself."""
     domain: str | None = None
+    type: str | None = None
+    """What makes its data differ, where the partition knows it."""
     transform: Transform | None = None
     """A lasting change of its images, in training and in test."""
+    shift: Shift | None = None
+    """A change of its examples, labels too, that ``federate`` makes in the data set, for training and for test."""
 
 
 class Partition(Protocol):

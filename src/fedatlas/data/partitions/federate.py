@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.data.dataset import Dataset, first_few
-from fedatlas.data.federation import Client, Federation, Origin
+from fedatlas.data.federation import Client, Federation, Origin, Shift
 from fedatlas.data.partitions.basic import Indices, NaturalId, Partition, Share
 from fedatlas.data.partitions.registry import PARTITIONS
 from fedatlas.errors import DataError, UsageError, expect, unknown_name
@@ -37,8 +37,8 @@ def federate(
     the whole given test part, and none of it is trained on. Data without a test part are split here for these two,
     ``test_fraction`` of each class of each domain.
 
-    ``held_out`` clients, a number or a fraction, never train. They are drawn as evenly over the domains as can be, and
-    every domain keeps one that trains. Or they are named: clients, or domains with all their clients.
+    ``held_out`` clients, a number or a fraction, never train. They are drawn as evenly over the domains and types as
+    can be, and each keeps one that trains. Or they are named: clients, or domains or types with all their clients.
 
         >>> from fedatlas.data import ByDomain, federate, load_dataset
         >>> federation = federate(load_dataset("digits"), ByDomain(clients_per_domain=4), held_out=5)
@@ -65,6 +65,8 @@ def federate(
         shares = [_moved(share, training) for share in partition.assign(_take(data, training), rng)]
         clients = [_tested_outside(data, share, is_test, test) for share in shares]
     clients = [replace(client, domain=client.domain or _only_domain(data, client)) for client in clients]
+    if any(share.shift is not None for share in shares):
+        data, clients = _shifted(data, clients, [share.shift for share in shares])
     if isinstance(partition, NaturalId) and data.domain is not None:
         _warn_mixed(data, clients)
     if isinstance(held_out, int | float):
@@ -146,8 +148,37 @@ def _client(share: Share, train: Indices, test: Indices) -> Client:
             client=share.name,
         )
     return Client(
-        name=share.name, train=_sorted(train), test=_sorted(test), domain=share.domain, transform=share.transform
+        name=share.name,
+        train=_sorted(train),
+        test=_sorted(test),
+        domain=share.domain,
+        type=share.type,
+        transform=share.transform,
     )
+
+
+def _shifted(data: Dataset, clients: Sequence[Client], shifts: Sequence[Shift | None]) -> tuple[Dataset, list[Client]]:
+    """Return the clients over data that hold an example once for each shift under which a client has it.
+
+    Where no example is tested by clients of different shifts, that is once. Examples that no client has are left out.
+    """
+    order, moved, start = [], list(clients), 0
+    ranges: dict[Shift | None, slice] = {}
+    for shift in dict.fromkeys(shifts):
+        own = [i for i, other in enumerate(shifts) if other == shift]
+        held = torch.cat([part for i in own for part in (clients[i].train, clients[i].test)]).unique()
+        for i in own:
+            train, test = (start + torch.searchsorted(held, part) for part in (clients[i].train, clients[i].test))
+            moved[i] = replace(clients[i], train=train, test=test)
+        ranges[shift] = slice(start, start + len(held))
+        order.append(held)
+        start += len(held)
+    found = data.take(torch.cat(order))
+    inputs, labels = found.inputs, found.labels
+    for shift, place in ranges.items():
+        if shift is not None:
+            inputs[place], labels[place] = shift(inputs[place], labels[place])
+    return replace(found, inputs=inputs, labels=labels), moved
 
 
 def _sorted(indices: Indices) -> Tensor:
@@ -220,16 +251,17 @@ def _warn_mixed(data: Dataset, clients: list[Client]) -> None:
 
 
 def _named(clients: list[Client], names: Sequence[str]) -> set[int]:
-    """Return the clients that are named, or whose domain is."""
-    known = {client.name for client in clients} | {client.domain for client in clients if client.domain is not None}
+    """Return the clients that are named, or whose domain or type is."""
+    of_each = [{client.name, client.domain, client.type} - {None} for client in clients]
+    known = {name for own in of_each for name in own if name is not None}
     for name in names:
         if name not in known:
-            raise unknown_name("client or domain in held_out", name, known)
-    return {i for i, client in enumerate(clients) if client.name in names or client.domain in names}
+            raise unknown_name("client, domain or type in held_out", name, known)
+    return {i for i, own in enumerate(of_each) if own & set(names)}
 
 
 def _choose_held_out(clients: list[Client], held_out: int | float, seed: int) -> set[int]:
-    """Return the positions of the clients that never train, taken from the domains in turn, one each."""
+    """Return the positions of the clients that never train, taken from the domains and types in turn, one each."""
     count = held_out if isinstance(held_out, int) else round(held_out * len(clients))
     if held_out < 0 or (isinstance(held_out, float) and held_out >= 1):
         raise UsageError(
@@ -238,15 +270,15 @@ def _choose_held_out(clients: list[Client], held_out: int | float, seed: int) ->
             got=held_out,
         )
     order = numpy_generator(seed, "partition", "held-out").permutation(len(clients)).tolist()
-    by_domain: dict[str | None, list[int]] = {}
+    alike: dict[tuple[str | None, str | None], list[int]] = {}
     for i in order:
-        by_domain.setdefault(clients[i].domain, []).append(i)
-    free = [members[:-1] for members in by_domain.values()]
+        alike.setdefault((clients[i].domain, clients[i].type), []).append(i)
+    free = [members[:-1] for members in alike.values()]
     turns = [members[turn] for turn in range(max(map(len, free))) for members in free if turn < len(members)]
     if count > len(turns):
         raise UsageError(
             f"held_out={held_out} of {len(clients)} clients is too many: at most {len(turns)} can be held out, as "
-            "every domain keeps one that trains. Or name clients or domains.",
+            "every domain and type keeps one that trains. Or name clients, domains or types.",
             code="held-out",
             got=held_out,
             most=len(turns),
