@@ -46,15 +46,7 @@ def federate(
         (20, 15)
     """
     _check_kinds(data, partition)
-    if test not in TESTS:
-        raise unknown_name("test", test, TESTS)
-    if not 0 < test_fraction < 1:
-        raise UsageError(
-            f"test_fraction must be in (0, 1), got {test_fraction}.",
-            code="out-of-range",
-            got=test_fraction,
-            setting="test_fraction",
-        )
+    _check_test(test, test_fraction)
     rng = numpy_generator(seed, "partition")
     if test == "client":
         shares = partition.assign(data, rng)
@@ -93,6 +85,18 @@ def _check_kinds(data: object, partition: object) -> None:
         title = PARTITIONS[partition].__name__ if isinstance(partition, str) and partition in PARTITIONS else title
         do = f"Write fedatlas.data.{title}(...), with its settings."
         expect(partition, (), "federate(partition) must be a partition", do)
+
+
+def _check_test(test: str, test_fraction: float) -> None:
+    if test not in TESTS:
+        raise unknown_name("test", test, TESTS)
+    if not 0 < test_fraction < 1:
+        raise UsageError(
+            f"test_fraction must be in (0, 1), got {test_fraction}.",
+            code="out-of-range",
+            got=test_fraction,
+            setting="test_fraction",
+        )
 
 
 def _rule(partition: Partition) -> str:
