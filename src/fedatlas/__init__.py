@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedatlas.adapting.adapter import adapt
     from fedatlas.atlas.atlas import Atlas
     from fedatlas.atlas.sources import make_atlas
+    from fedatlas.atlas.verdict import Verdict
     from fedatlas.config.config import Config
     from fedatlas.data.dataset import Dataset
     from fedatlas.data.federation import Client, Federation
@@ -76,6 +77,7 @@ __all__ = [
     "Term",
     "TrainingError",
     "UsageError",
+    "Verdict",
     "Weighting",
     "adapt",
     "adapting",

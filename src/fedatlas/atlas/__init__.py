@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from fedatlas.atlas.client2vec.settings import IndexSettings, IndexTraining
     from fedatlas.atlas.encoders.base import Embeddings, Encoder
     from fedatlas.atlas.encoders.registry import ENCODERS, make_encoder
+    from fedatlas.atlas.floor import Comparison
+    from fedatlas.atlas.principal_angles import principal_angles
     from fedatlas.atlas.registry import SOURCES
     from fedatlas.atlas.settings import AtlasSettings
     from fedatlas.atlas.sources import (
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
         label_histogram,
         make_atlas,
     )
+    from fedatlas.atlas.summary import Summary
+    from fedatlas.atlas.verdict import Finding, Matching, Verdict
 
 __all__ = [
     "DSAIGN",
@@ -28,10 +32,15 @@ __all__ = [
     "SOURCES",
     "Atlas",
     "AtlasSettings",
+    "Comparison",
     "Embeddings",
     "Encoder",
+    "Finding",
     "IndexSettings",
     "IndexTraining",
+    "Matching",
+    "Summary",
+    "Verdict",
     "atlas_disclosures",
     "class_prototypes",
     "client2vec_index",
@@ -42,6 +51,7 @@ __all__ = [
     "label_histogram",
     "make_atlas",
     "make_encoder",
+    "principal_angles",
     "train_index_network",
 ]
 

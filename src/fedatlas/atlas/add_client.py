@@ -6,11 +6,17 @@ from dataclasses import replace
 
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.encoders.registry import make_encoder
+from fedatlas.atlas.principal_angles import principal_angles
 from fedatlas.atlas.sources import class_prototypes, feature_average, label_histogram
+from fedatlas.atlas.summary import cells_of_client
 from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError
 
-ENCODED = {"feature_average": feature_average, "class_prototypes": class_prototypes}
+ENCODED = {
+    "feature_average": feature_average,
+    "class_prototypes": class_prototypes,
+    "principal_angles": principal_angles,
+}
 
 
 def place_client(atlas: Atlas, federation: Federation, name: str) -> Atlas:
@@ -25,6 +31,7 @@ def place_client(atlas: Atlas, federation: Federation, name: str) -> Atlas:
     client = federation.clients[federation.position(name)]
     alone = replace(federation, clients=(replace(client, held_out=False),))
     source = str(atlas.provenance.get("source"))
+    cells = None
     if source == "label_histogram":
         own = label_histogram(alone)
     elif source in ENCODED:
@@ -32,13 +39,13 @@ def place_client(atlas: Atlas, federation: Federation, name: str) -> Atlas:
         if embeddings.encoder != atlas.provenance.get("encoder"):
             raise _cannot(name, f"its encoder is {atlas.provenance.get('encoder')}")
         own = ENCODED[source](alone, embeddings)
+        cells = None if atlas.summary is None else cells_of_client(atlas.summary, alone, embeddings.examples.cpu())
     else:
         raise _cannot(name, f"its source is {source}")
     if {half: rows.shape[1] for half, rows in own.halves.items()} != {h: r.shape[1] for h, r in atlas.halves.items()}:
         raise _cannot(name, "its vectors have another width, as of other classes")
-    return atlas.add_client(
-        name, {half: rows[0] for half, rows in own.halves.items()}, len(client.train), client.domain
-    )
+    halves = {half: rows[0] for half, rows in own.halves.items()}
+    return atlas.add_client(name, halves, len(client.train), client.domain, cells=cells)
 
 
 def _cannot(name: str, why: str) -> UsageError:

@@ -16,11 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedatlas.atlas.checks import as_tensor, by_half, check_parts
+from fedatlas.atlas.floor import Comparison, compare_clients
 from fedatlas.atlas.noise import noisy, plan_noise
 from fedatlas.atlas.plane import group_labels, place
 from fedatlas.atlas.storage import read_vectors, write_vectors
+from fedatlas.atlas.summary import Summary
+from fedatlas.atlas.verdict import Verdict, judge
 from fedatlas.data.html import facts_table, rows_table
-from fedatlas.errors import DataError, UsageError, expect, expect_number, unknown_name
+from fedatlas.errors import UsageError, expect_number, unknown_name
+from fedatlas.parts.types import Tensors
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,13 +48,15 @@ class Atlas:
     """For pictures only; () becomes None for every client."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Plain values that say where the vectors come from: source, encoder, seed, ..."""
+    summary: Summary | None = None
+    """Counts, means and scatter of each class of each client, where the source has them: what the noise is known by."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
-        object.__setattr__(self, "halves", {own: _tensor(table, own) for own, table in _halves(self.halves).items()})
-        object.__setattr__(self, "sizes", _tensor(self.sizes, "sizes", whole=True))
+        object.__setattr__(self, "halves", {own: as_tensor(table, own) for own, table in by_half(self.halves).items()})
+        object.__setattr__(self, "sizes", as_tensor(self.sizes, "sizes", whole=True))
         object.__setattr__(self, "domains", tuple(self.domains) or (None,) * len(self.names))
-        _check(self)
+        check_parts(self)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -112,7 +119,7 @@ class Atlas:
             weights: N_j, one for each member in the order of ``members``; the sizes if not given.
             half: one half alone, without the mean over halves.
         """
-        members = _tensor(members, "members", whole=True)
+        members = as_tensor(members, "members", whole=True)
         if members.ndim != 1 or len(members) == 0:
             raise UsageError(
                 f"members must be the positions of at least one client, got {members.tolist()}.",
@@ -130,7 +137,7 @@ class Atlas:
                 what="members",
                 most=high,
             )
-        share = (self.sizes[members] if weights is None else _tensor(weights, "weights")).float()
+        share = (self.sizes[members] if weights is None else as_tensor(weights, "weights")).float()
         if share.shape != members.shape or not bool((share >= 0).all()) or not 0 < float(share.sum()) < float("inf"):
             raise UsageError(
                 "weights must be one number for each member, none negative and not all zero; "
@@ -155,27 +162,61 @@ class Atlas:
         nearest = [i for i in order if i != int(row)][:count]
         return [(self.names[i], float(similarity[i])) for i in nearest]
 
-    def groups(self, count: int, *, half: str | None = None, method: str = "kmeans", seed: int = 0) -> Tensor:
-        """Return (clients,) int64: the group of each client, by ``kmeans``, ``gmm`` (spherical) or ``finch``.
+    def groups(
+        self, count: int | None = None, *, half: str | None = None, method: str = "kmeans", seed: int = 0
+    ) -> Tensor:
+        """Return (clients,) int64: the group of each client, numbered in the order of the groups' first clients.
 
-        The points are the unit rows, so that distances follow the cosines, whatever the scales of the halves.
-        Groups are numbered in the order of their first client.
+        Without a number they are the verdict's, and noise decides how many there are. With one they are found by
+        ``kmeans``, ``gmm`` (spherical) or ``finch`` among the unit rows, so that distances follow the cosines, whatever
+        the scales of the halves.
         """
+        if count is None:
+            return self.verdict(seed=seed).groups
         return group_labels(self._points(half), count, method, seed)
+
+    def compare(self, names: Sequence[str] | None = None) -> Comparison:
+        """Return how different every two clients are, in standard deviations of what chance would do.
+
+        Clients are compared on the classes that both have, so other label shares are not a difference. At most 5,000
+        clients can be compared at once; ``names`` chooses some.
+        """
+        summary = self._known_summary()
+        chosen = self.names if names is None else tuple(names)
+        return compare_clients(summary if names is None else summary.take(self.rows(chosen)), chosen)
+
+    def verdict(self, *, seed: int = 0) -> Verdict:
+        """Return which clients differ beyond noise, and whether in inputs, label shares or labelling.
+
+        The seed draws the sample that is merged first where there are more than 1,000 clients.
+        """
+        return judge(self._known_summary(), self.names, seed=seed)
 
     def map2d(self, method: str = "pca", half: str | None = None, seed: int = 0) -> np.ndarray:
         """Return (clients, 2): a point for each client in a plane, by ``pca`` or ``tsne`` of the unit rows."""
         return place(self._points(half), method, seed)
 
-    def add_client(self, name: str, halves: Mapping[str, Any], size: int, domain: str | None = None) -> "Atlas":
-        """Return the atlas with one more client, made by the same source (and with the same noise, if any)."""
+    def add_client(
+        self,
+        name: str,
+        halves: Mapping[str, Any],
+        size: int,
+        domain: str | None = None,
+        *,
+        cells: Tensors | None = None,
+    ) -> "Atlas":
+        """Return the atlas with one more client, made by the same source (and with the same noise, if any).
+
+        ``cells`` are what the client sends for the summary (``fedatlas.atlas.summary.client_cells``); without them
+        nothing is known by which the client could be compared.
+        """
         if name in self._positions:
             raise UsageError(
                 f"client {name!r} is in the atlas already; give the new client another name.",
                 code="name-repeated",
                 client=name,
             )
-        if _halves(halves).keys() != self.halves.keys():
+        if by_half(halves).keys() != self.halves.keys():
             raise UsageError(
                 f"client {name!r}: give the halves {sorted(self.halves)}, got {sorted(halves)}.",
                 code="names-unfit",
@@ -183,7 +224,7 @@ class Atlas:
                 got=sorted(halves),
                 known=sorted(self.halves),
             )
-        halves = {own: _tensor(vector, own) for own, vector in halves.items()}
+        halves = {own: as_tensor(vector, own) for own, vector in halves.items()}
         for own, table in self.halves.items():
             if halves[own].shape != table.shape[1:]:
                 raise UsageError(
@@ -201,6 +242,7 @@ class Atlas:
             sizes=torch.cat([self.sizes, torch.tensor([size])]),
             domains=(*self.domains, domain),
             provenance={**self.provenance, "added": [*self.provenance.get("added", []), name]},
+            summary=None if self.summary is None else self.summary.add(cells),
         )
 
     def with_noise(
@@ -216,7 +258,8 @@ class Atlas:
         """Return the atlas that the server gets if clients add Gaussian noise.
 
         Each half is clipped to norm ``clip`` and gets noise of standard deviation ``sigma`` in every entry, or as much
-        as ``epsilon`` asks for; what that buys is in ``provenance["noise"]``. See ``fedatlas.atlas.noise``.
+        as ``epsilon`` asks for; what that buys is in ``provenance["noise"]``. See ``fedatlas.atlas.noise``. The summary
+        is dropped, for it would tell what the noise hides.
 
         Args:
             clip: the norm bound of every half; with ``protects="example"`` the source has set it.
@@ -235,29 +278,34 @@ class Atlas:
             protects=protects,
         )
         halves = noisy(self.names, self.halves, promise["clip"], sigmas, seed)
-        return replace(self, halves=halves, provenance={**self.provenance, "noise": promise})
+        return replace(self, halves=halves, provenance={**self.provenance, "noise": promise}, summary=None)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the atlas as one safetensors file, completely or not at all."""
         tensors = {**{f"half/{own}": table for own, table in self.halves.items()}, "sizes": self.sizes}
-        words = {
+        words: dict[str, Any] = {
             "names": self.names,
             "domains": self.domains,
             "halves": list(self.halves),
             "provenance": dict(self.provenance),
         }
+        if self.summary is not None:
+            tensors |= {f"summary/{own}": tensor for own, tensor in self.summary.tensors().items()}
+            words["labelled"] = self.summary.labelled
         write_vectors(path, tensors, words)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Atlas":
         """Read an atlas; raise DataError if the file was cut short or altered."""
         tensors, words = read_vectors(path)
+        own = {name.removeprefix("summary/"): table for name, table in tensors.items() if name.startswith("summary/")}
         return cls(
             names=tuple(words["names"]),
             halves={own: tensors[f"half/{own}"] for own in words["halves"]},
             sizes=tensors["sizes"],
             domains=tuple(words["domains"]),
             provenance=words["provenance"],
+            summary=Summary.from_tensors(own, labelled=words["labelled"]) if own else None,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -268,6 +316,16 @@ class Atlas:
             "vectors": self._fingerprint,
             "provenance": dict(self.provenance),
         }
+
+    def _known_summary(self) -> Summary:
+        if self.summary is None:
+            raise UsageError(
+                f"{self!r} does not know its noise: it has no summary of counts and scatter. Make it with the source "
+                "'class-prototypes', or 'feature-average' to leave labels alone, and without noise or a clip.",
+                code="summary-missing",
+                source=self.provenance.get("source"),
+            )
+        return self.summary
 
     def _chosen(self, half: str | None) -> list[str]:
         if half is not None and half not in self.halves:
@@ -311,85 +369,3 @@ class Atlas:
             digest.update(f"{own} {table.shape[1]}".encode())
             digest.update(table.contiguous().numpy().data)
         return digest.hexdigest()[:16]
-
-
-def _halves(halves: Any) -> Mapping[str, Any]:
-    do = "Name them: halves={'feature': vectors}."
-    expect(halves, Mapping, "halves of an atlas must be a dictionary, vectors by the half's name", do)
-    found: Mapping[str, Any] = halves
-    return found
-
-
-def _tensor(values: Any, title: str, *, whole: bool = False) -> Tensor:
-    """Return numbers as a tensor, copied from an array or a list; a tensor is taken as it is."""
-    if isinstance(values, Tensor):
-        return values
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise DataError(
-            f"{title!r} of the atlas must be an array of numbers: {error}.", code="wrong-type", what=title
-        ) from error
-    if array.size and array.dtype.kind not in ("iu" if whole else "fiu"):
-        kind = "whole numbers" if whole else "numbers"
-        raise DataError(
-            f"{title!r} of the atlas must be an array of {kind}, got one of {array.dtype}.",
-            code="wrong-type",
-            what=title,
-        )
-    return torch.from_numpy(array.astype(np.int64 if whole else np.float32))
-
-
-def _check(atlas: Atlas) -> None:
-    """Raise an error if the parts of an atlas do not fit."""
-    count = len(atlas.names)
-    if count == 0 or len(set(atlas.names)) != count:
-        raise DataError(
-            f"an atlas needs at least one client, each named once; got {atlas.names[:5]} of {count}.",
-            code="name-repeated",
-            got=atlas.names[:5],
-        )
-    if not atlas.halves:
-        raise DataError(
-            "an atlas needs at least one half, e.g. 'feature' or 'label'.", code="data-empty", what="halves"
-        )
-    for own, table in atlas.halves.items():
-        if table.dtype != torch.float32 or table.ndim != 2 or len(table) != count or table.device.type != "cpu":
-            raise DataError(
-                f"half {own!r} of the atlas must be float32 ({count}, width) on the CPU, "
-                f"got {table.dtype} {tuple(table.shape)} on {table.device}.",
-                code="wrong-shape",
-                got=table.dtype,
-                half=own,
-            )
-        if not bool(table.isfinite().all()):
-            where = int((~table.isfinite()).any(1).nonzero()[0])
-            raise DataError(
-                f"half {own!r} of the atlas holds NaN or infinity, first at client {atlas.names[where]!r}.",
-                code="not-finite",
-                client=atlas.names[where],
-                half=own,
-            )
-    if atlas.sizes.dtype != torch.int64 or atlas.sizes.shape != (count,) or bool((atlas.sizes < 0).any()):
-        raise DataError(
-            f"sizes of the atlas must be {count} non-negative int64 numbers, got {atlas.sizes}.",
-            code="wrong-shape",
-            got=atlas.sizes,
-            what="sizes",
-        )
-    if len(atlas.domains) != count:
-        raise DataError(
-            f"the atlas has {count} clients but {len(atlas.domains)} domains; give one each, or none.",
-            code="wrong-count",
-            what="domains",
-            got=len(atlas.domains),
-            wanted=count,
-        )
-    try:
-        json.dumps(dict(atlas.provenance), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"provenance of the atlas must hold plain values that JSON knows: {error}.",
-            code="wrong-type",
-            what="provenance",
-        ) from error

@@ -7,6 +7,7 @@ zeros, which have cosine 0 with everything.
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from fedatlas.atlas.noise import clip_rows
 from fedatlas.atlas.provenance import made_of
 from fedatlas.atlas.registry import SOURCES, source
 from fedatlas.atlas.settings import AtlasSettings
+from fedatlas.atlas.summary import summarise, summary_disclosures
 from fedatlas.data.federation import Federation
 from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.models.head import head_parameters
@@ -66,9 +68,10 @@ def atlas_disclosures(
     >>> [disclosure.why for disclosure in atlas_disclosures("label-histogram")]
     ["the client's vector: the share of each class among its examples"]
     """
-    vector = Disclosure("vector", f"the client's vector: {SOURCES.facts(source)['discloses']}", "atlas", (None,))
+    facts = SOURCES.facts(source)
+    vector = Disclosure("vector", f"the client's vector: {facts['discloses']}", "atlas", (None,))
     if source != "client2vec":
-        return [vector]
+        return [vector, *(summary_disclosures(facts["summary"] == "classes") if "summary" in facts else [])]
     if strategy not in STRATEGIES:
         raise unknown_name("strategy", strategy, STRATEGIES)
     if strategy == "federated":
@@ -105,13 +108,13 @@ def kept_atlas(file: Path, make: Callable[[], Atlas], *, resume: bool) -> Atlas:
     return atlas
 
 
-@source("class-prototypes", discloses="the mean embedding of its examples of each class")
+@source("class-prototypes", discloses="the mean embedding of its examples of each class", summary="classes")
 def class_prototypes(federation: Federation, embeddings: Embeddings) -> Atlas:
     """The mean embedding of a client's examples of each class, side by side, as half ``feature``.
 
-    The width is classes x embedding; a class that a client does not have is zeros.
+    The width is classes x embedding; a class that a client does not have is zeros. The atlas has a summary by class.
     """
-    examples = _examples(federation, embeddings)
+    examples = checked_examples(federation, embeddings)
     num_classes, width = federation.num_classes, examples.shape[1]
 
     def prototypes(own: Tensor, labels: Tensor) -> Tensor:
@@ -120,12 +123,17 @@ def class_prototypes(federation: Federation, embeddings: Embeddings) -> Atlas:
         return (sums / counts.clamp(min=1)[:, None]).flatten()
 
     provenance = {"source": "class_prototypes", "encoder": embeddings.encoder}
-    return _atlas(federation, FEATURE, num_classes * width, prototypes, provenance)
+    return replace(
+        atlas_of_rows(federation, FEATURE, num_classes * width, prototypes, provenance),
+        summary=summarise(federation, examples),
+    )
 
 
-@source("feature-average", discloses="the mean embedding of its examples")
+@source("feature-average", discloses="the mean embedding of its examples", summary="inputs")
 def feature_average(federation: Federation, embeddings: Embeddings, *, clip: float | None = None) -> Atlas:
     """The mean embedding of a client's examples, as half ``feature``.
+
+    Without a clip the atlas has a summary, for which labels are not looked at.
 
     Args:
         federation: the clients.
@@ -137,7 +145,7 @@ def feature_average(federation: Federation, embeddings: Embeddings, *, clip: flo
         raise UsageError(
             f"feature_average(clip) must be positive, got {clip}.", code="out-of-range", got=clip, setting="clip"
         )
-    examples = _examples(federation, embeddings)
+    examples = checked_examples(federation, embeddings)
 
     def mean(own: Tensor, labels: Tensor) -> Tensor:
         rows = examples[own].float()
@@ -145,7 +153,9 @@ def feature_average(federation: Federation, embeddings: Embeddings, *, clip: flo
 
     known: dict[str, Any] = {} if clip is None else {"example_clip": {FEATURE: float(clip)}}
     provenance = {"source": "feature_average", "encoder": embeddings.encoder, **known}
-    return _atlas(federation, FEATURE, examples.shape[1], mean, provenance)
+    made = atlas_of_rows(federation, FEATURE, examples.shape[1], mean, provenance)
+    # A clip is there to bound what one example shows, which scatter would tell.
+    return made if clip is not None else replace(made, summary=summarise(federation, examples, labelled=False))
 
 
 @source("label-histogram", discloses="the share of each class among its examples")
@@ -161,7 +171,7 @@ def label_histogram(federation: Federation) -> Atlas:
 
     # The mean of one-hot rows, each of norm 1.
     provenance = {"source": "label_histogram", "example_clip": {LABEL: 1.0}}
-    return _atlas(federation, LABEL, federation.num_classes, shares, provenance)
+    return atlas_of_rows(federation, LABEL, federation.num_classes, shares, provenance)
 
 
 def head_weights(federation: Federation, states: Mapping[str, Tensors], model: nn.Module) -> Atlas:
@@ -202,7 +212,8 @@ def head_weights(federation: Federation, states: Mapping[str, Tensors], model: n
     return _collect(federation, FEATURE, rows, {"source": "head_weights", "parameters": list(shapes)})
 
 
-def _examples(federation: Federation, embeddings: Embeddings) -> Tensor:
+def checked_examples(federation: Federation, embeddings: Embeddings) -> Tensor:
+    """Return the embeddings of a federation's examples; raise DataError if they are of other data."""
     if len(embeddings.examples) != len(federation.data):
         raise DataError(
             f"{len(embeddings.examples)} embeddings for the {len(federation.data)} examples of {federation.name}; "
@@ -214,7 +225,7 @@ def _examples(federation: Federation, embeddings: Embeddings) -> Tensor:
     return embeddings.examples.cpu()
 
 
-def _atlas(
+def atlas_of_rows(
     federation: Federation,
     half: str,
     width: int,

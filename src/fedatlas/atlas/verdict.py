@@ -1,0 +1,275 @@
+"""The verdict: which clients differ beyond noise, and in what: inputs, label shares, or labelling.
+
+    inputs         P(x | y): the same class looks different in two groups
+    label shares   P(y): clients have other shares of the classes than chance gives
+    labelling      P(y | x): what one group calls 3 another calls 5
+
+Groups come from ``merge``. Inputs and labelling are told apart by matching the classes of two groups: D_kl is the
+squared distance of class k of one and class l of the other, less its noise, and rho = 1 - D of the best matching / D of
+equal names. If rho is at least 0.6 and the best matching is not that of equal names, the labelling differs. If not, the
+same is tried once more without the offset that all classes have in common: then inputs and labelling both differ.
+Groups that no such matching connects differ in their inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedatlas.atlas.floor import LEAST, noise_floor
+from fedatlas.atlas.label_shares import label_shares
+from fedatlas.atlas.merge import Cells, cells_of, class_distance, find_groups
+from fedatlas.atlas.summary import Summary
+from fedatlas.seeds import repeatable
+
+APART = 3.0
+"""The least z between two groups whose difference is looked into."""
+EXPLAINED = 0.6
+"""The least rho of a matching of classes that is called a labelling."""
+FEW_CLASSES = 4
+"""Common classes that a matching needs; of fewer classes, all."""
+MOST_PAIRED = 50
+"""Groups, the largest, of which every two are looked into."""
+CHANCE, EFFECT = 1e-3, 0.01
+"""Label shares differ if chance is less likely than this, and the effect is worth naming: tiny ones are significant."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Whether clients differ in one way, how much, and how that is known."""
+
+    found: bool
+    strength: float
+    evidence: str
+    """One sentence, with numbers."""
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Which class of one group is which of another, where their labelling differs."""
+
+    groups: tuple[int, int]
+    classes: tuple[tuple[int, int], ...]
+    """(class in the first group, the same class as the second group calls it), where the two are not the same."""
+    explained: float
+    """rho: the share of the difference that goes away if classes are matched so."""
+    inputs_too: bool
+    """Whether all classes are also shifted alike, so that inputs differ as well."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Verdict:
+    """Groups of clients, and in what they differ."""
+
+    names: tuple[str, ...]
+    groups: Tensor
+    """int64 (clients,): numbered in the order of their first clients."""
+    inputs: Finding
+    """Strength: how far one class is apart in two groups, by the distance of two classes; the largest of all pairs."""
+    label_shares: Finding
+    """Strength: how much likelier than by chance two examples of one client share a label, 0 to 1."""
+    labelling: Finding
+    """Strength: the share of common classes that two groups call differently; the largest of all pairs."""
+    matchings: tuple[Matching, ...]
+    labelled: bool
+    """Whether labels were looked at; otherwise only inputs were, and other label shares look like other inputs."""
+
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return int(self.groups.max()) + 1
+
+    def describe(self) -> str:
+        """Return the verdict as lines of text."""
+        sizes = ", ".join(str(size) for size in torch.bincount(self.groups).tolist()[:10])
+        ways = {"inputs": self.inputs, "label shares": self.label_shares, "labelling": self.labelling}
+        lines = [f"{self.count} group{'s' if self.count > 1 else ''} of {len(self.names)} clients ({sizes})"]
+        lines += [f"{way}: {'yes' if own.found else 'no'}. {own.evidence}" for way, own in ways.items()]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        ways = {"inputs": self.inputs, "label_shares": self.label_shares, "labelling": self.labelling}
+        return {
+            "clients": len(self.names),
+            "labelled": self.labelled,
+            "shift": {
+                way: {"found": own.found, "strength": own.strength, "evidence": own.evidence}
+                for way, own in ways.items()
+            },
+            "groups": dict(zip(self.names, self.groups.tolist(), strict=True)),
+            "matchings": [
+                {
+                    "groups": list(own.groups),
+                    "classes": [list(pair) for pair in own.classes],
+                    "explained": own.explained,
+                    "inputs_too": own.inputs_too,
+                }
+                for own in self.matchings
+            ],
+        }
+
+
+def judge(summary: Summary, names: Sequence[str], *, seed: int = 0) -> Verdict:
+    """Return the verdict on the clients of a summary."""
+    groups = find_groups(summary, names, seed=seed)
+    with repeatable(torch.device("cpu")):
+        floor = noise_floor(summary)
+        pooled = cells_of(summary, floor).pool(groups, int(groups.max()) + 1)
+        pairs = _pairs(pooled, summary.labelled)
+        matchings = tuple(pair.matching for pair in pairs if pair.matching is not None)
+        return Verdict(
+            names=tuple(names),
+            groups=groups,
+            inputs=_inputs(pairs, pooled, class_distance(summary, floor), summary.labelled),
+            label_shares=_label_shares(summary),
+            labelling=_labelling(pairs, matchings, summary.labelled),
+            matchings=matchings,
+            labelled=summary.labelled,
+        )
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two groups that differ."""
+
+    groups: tuple[int, int]
+    z: float
+    shared: int
+    distance: float
+    """The mean squared distance of a class of one from the same of the other, without noise."""
+    judged: bool
+    """Whether they have enough classes in common to be matched."""
+    matching: Matching | None
+
+
+def _pairs(pooled: Cells, labelled: bool) -> list[_Pair]:
+    """Return every two groups that differ by z; of very many groups, of the largest."""
+    order = pooled.counts.sum(0).argsort(descending=True, stable=True)[:MOST_PAIRED].sort().values.tolist()
+    enough = min(FEW_CLASSES, pooled.counts.shape[0])
+    found = []
+    for position, g in enumerate(order):
+        for h in order[position + 1 :]:
+            shared = ((pooled.counts[:, g] >= LEAST) & (pooled.counts[:, h] >= LEAST)).nonzero().flatten()
+            one, other = (pooled.take(torch.tensor([group])) for group in (g, h))
+            means = [own.means[shared, 0] for own in (one, other)]
+            noise = [1 / own.precisions[shared, 0] for own in (one, other)]
+            excess = (means[0] - means[1]).square().sum(1) - noise[0] - noise[1]
+            deviation = sum(own.anisotropy[shared, 0].sqrt() * v for own, v in zip((one, other), noise, strict=True))
+            z = float(excess.sum() / (2 * torch.as_tensor(deviation).square().sum()).sqrt()) if len(shared) else 0.0
+            if z < APART:
+                continue
+            judged = labelled and len(shared) >= enough
+            matching = _matched((g, h), shared, means, noise) if judged else None
+            found.append(_Pair((g, h), z, len(shared), float(excess.mean()), judged, matching))
+    return found
+
+
+def _matched(
+    groups: tuple[int, int], shared: Tensor, means: Sequence[Tensor], noise: Sequence[Tensor]
+) -> Matching | None:
+    """Return the matching of classes that explains the difference of two groups, if one does."""
+    for inputs_too in (False, True):
+        centred = [own - own.mean(0) for own in means] if inputs_too else means
+        distances = (centred[0][:, None] - centred[1][None]).square().sum(2) - noise[0][:, None] - noise[1]
+        matched, explained = best_matching(distances)
+        moved = [(int(shared[k]), int(shared[m])) for k, m in enumerate(matched) if k != m]
+        if explained >= EXPLAINED and moved:
+            return Matching(groups, tuple(moved), explained, inputs_too)
+    return None
+
+
+def best_matching(distances: Tensor) -> tuple[list[int], float]:
+    """Return the matching of rows with columns of the least sum, and rho = 1 - its sum / the sum of the diagonal.
+
+    >>> best_matching(torch.tensor([[4.0, 1.0], [1.0, 4.0]]))
+    ([1, 0], 0.75)
+    """
+    from scipy.optimize import linear_sum_assignment  # here, as it takes longer to load than all of this package
+
+    table = np.asarray(distances)
+    rows, columns = linear_sum_assignment(table)
+    plain = float(np.trace(table))
+    explained = 1 - float(table[rows, columns].sum()) / plain if plain > 0 else 0.0
+    return [int(column) for column in columns], min(explained, 1.0)
+
+
+def _joined(pairs: Sequence[_Pair], count: int) -> list[int]:
+    """Return groups connected by a labelling alone, each as the smallest of them."""
+    home = list(range(count))
+    for pair in pairs:
+        if pair.matching is not None and not pair.matching.inputs_too:
+            low, high = sorted(home[group] for group in pair.groups)
+            home = [low if own == high else own for own in home]
+    return home
+
+
+def _inputs(pairs: Sequence[_Pair], pooled: Cells, distance: float, labelled: bool) -> Finding:
+    count = pooled.counts.shape[1]
+    home = _joined(pairs, count)
+    apart = [pair for pair in pairs if home[pair.groups[0]] != home[pair.groups[1]]]
+    # Two groups with too few classes in common say nothing where others tell inputs from labelling.
+    telling = [pair for pair in apart if pair.judged] or ([] if any(pair.judged for pair in pairs) else apart)
+    if not telling:
+        why = "every difference between groups is one of labelling" if pairs else "noise explains every difference"
+        return Finding(False, 0.0, f"Clients' inputs of one class are alike: {why}.")
+    widest = max(telling, key=lambda pair: pair.distance)
+    strength = (max(widest.distance, 0.0) / distance) ** 0.5
+    one, other = widest.groups
+    if not labelled:
+        return Finding(
+            True,
+            strength,
+            f"Between groups {one} and {other} the mean example is {strength:.2f} times the spread of a client's "
+            f"examples apart, z = {widest.z:.0f}; without labels, other label shares look the same.",
+        )
+    return Finding(
+        True,
+        strength,
+        f"Between groups {one} and {other} the same class is {strength:.2f} times the distance of two classes apart, "
+        f"z = {widest.z:.0f} over {widest.shared} classes; if these clients also name classes differently, it cannot "
+        "be told apart.",
+    )
+
+
+def _label_shares(summary: Summary) -> Finding:
+    if not summary.labelled:
+        return Finding(False, 0.0, "Labels were not looked at.")
+    shares = label_shares(summary.counts)
+    found = shares.p < CHANCE and shares.rho >= EFFECT
+    strength = max(shares.rho, 0.0)
+    like = f", like a Dirichlet distribution of alpha {shares.alpha(summary.counts.shape[1]):.2g}" if found else ""
+    return Finding(
+        found,
+        strength,
+        f"Two examples of one client share a label {100 * strength:.1f} % more often than chance on the way to always"
+        f"{like} (p = {shares.p:.1g}).",
+    )
+
+
+def _labelling(pairs: Sequence[_Pair], matchings: Sequence[Matching], labelled: bool) -> Finding:
+    if not labelled:
+        return Finding(False, 0.0, "Labels were not looked at.")
+    if not matchings:
+        few = [pair for pair in pairs if not pair.judged]
+        why = (
+            f"{len(few)} of {len(pairs)} pairs of groups have too few classes in common to tell"
+            if few
+            else "no other matching of classes explains a difference between groups"
+        )
+        return Finding(False, 0.0, f"Groups call the same things the same: {why}.")
+    shared = {pair.groups: pair.shared for pair in pairs}
+    widest = max(matchings, key=lambda own: len(own.classes) / shared[own.groups])
+    strength = len(widest.classes) / shared[widest.groups]
+    moved = ", ".join(f"{k} is {m}" for k, m in widest.classes[:10])
+    return Finding(
+        True,
+        strength,
+        f"Class {moved} from group {widest.groups[0]} to group {widest.groups[1]}: "
+        f"this explains {100 * widest.explained:.0f} % of their difference.",
+    )
