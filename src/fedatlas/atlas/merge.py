@@ -1,7 +1,7 @@
 """Groups of clients that noise cannot explain: clients are merged while the evidence does not speak against it.
 
 Two groups g and h are compared on each class k that both have. Their means are a squared distance q apart, of which
-noise explains a = v_gk + v_hk. A spike (the same P(x | y)) is weighed against a slab (as different as two classes are, b):
+noise explains a = v_gk + v_hk. A spike (the same P(x | y)) is weighed against a slab (b, as different as two classes):
 
     lbf_k = nu_k / 2 [ log(1 + b / a) - (q / a) b / (a + b) ]
     S_gh  = sum over k of -log(0.7 + 0.3 exp(-lbf_k))

@@ -67,7 +67,8 @@ def leading_directions(rows: Tensor, count: int) -> Tensor:
     """Return (width, up to count): the leading left singular vectors of the data, an example a column; orthonormal."""
     values, vectors = torch.linalg.eigh(rows.double().T @ rows.double())
     kept = values.flip(0)[:count] > 1e-12 * values[-1]
-    return vectors.flip(1)[:, :count][:, kept]
+    leading: Tensor = vectors.flip(1)[:, :count][:, kept]
+    return leading
 
 
 def projection_row(basis: Tensor) -> Tensor:
@@ -76,5 +77,5 @@ def projection_row(basis: Tensor) -> Tensor:
     The inner product of two rows is that of the two matrices.
     """
     projection = basis @ basis.T
-    upper = torch.triu_indices(*projection.shape, 1)
-    return torch.cat([projection.diagonal(), 2**0.5 * projection[upper[0], upper[1]]]).float()
+    above = torch.ones_like(projection, dtype=torch.bool).triu(1)
+    return torch.cat([projection.diagonal(), 2**0.5 * projection[above]]).float()

@@ -7,15 +7,16 @@
 Groups come from ``merge``. Inputs and labelling are told apart by matching the classes of two groups: D_kl is the
 squared distance of class k of one and class l of the other, less its noise, and rho = 1 - D of the best matching / D of
 equal names. If rho is at least 0.6 and the best matching is not that of equal names, the labelling differs. If not, the
-same is tried once more without the offset that all classes have in common: then inputs and labelling both differ.
-Groups that no such matching connects differ in their inputs.
+same is tried once more without the offset that all classes have in common: if the renamed classes then fit clearly
+better, inputs and labelling both differ. Groups that no such matching connects differ in their inputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import combinations
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +32,9 @@ APART = 3.0
 """The least z between two groups whose difference is looked into."""
 EXPLAINED = 0.6
 """The least rho of a matching of classes that is called a labelling."""
+CLEARLY, ALIKE = 0.7, 0.4
+"""If inputs differ too: the least rho among the renamed classes alone, as the others keep their difference, and how far
+apart matched classes may be on average, as a share of the squared distance of two classes."""
 FEW_CLASSES = 4
 """Common classes that a matching needs; of fewer classes, all."""
 MOST_PAIRED = 50
@@ -59,7 +63,7 @@ class Matching:
     explained: float
     """rho: the share of the difference that goes away if classes are matched so."""
     inputs_too: bool
-    """Whether all classes are also shifted alike, so that inputs differ as well."""
+    """Whether inputs differ as well: the matching shows only without the offset that all classes have in common."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -121,12 +125,13 @@ def judge(summary: Summary, names: Sequence[str], *, seed: int = 0) -> Verdict:
     with repeatable(torch.device("cpu")):
         floor = noise_floor(summary)
         pooled = cells_of(summary, floor).pool(groups, int(groups.max()) + 1)
-        pairs = _pairs(pooled, summary.labelled)
+        distance = class_distance(summary, floor)
+        pairs = _pairs(pooled, distance, summary.labelled)
         matchings = tuple(pair.matching for pair in pairs if pair.matching is not None)
         return Verdict(
             names=tuple(names),
             groups=groups,
-            inputs=_inputs(pairs, pooled, class_distance(summary, floor), summary.labelled),
+            inputs=_inputs(pairs, pooled, distance, summary.labelled),
             label_shares=_label_shares(summary),
             labelling=_labelling(pairs, matchings, summary.labelled),
             matchings=matchings,
@@ -148,40 +153,79 @@ class _Pair:
     matching: Matching | None
 
 
-def _pairs(pooled: Cells, labelled: bool) -> list[_Pair]:
+class _Side(NamedTuple):
+    """One of two groups, on the classes that both have."""
+
+    means: Tensor
+    noise: Tensor
+    deviation: Tensor
+    """sqrt(kappa) v of each class."""
+
+    @classmethod
+    def of(cls, pooled: Cells, group: int, shared: Tensor) -> _Side:
+        """Return a group on some classes."""
+        noise = 1 / pooled.precisions[shared, group]
+        return cls(pooled.means[shared, group], noise, pooled.anisotropy[shared, group].sqrt() * noise)
+
+
+def _pairs(pooled: Cells, distance: float, labelled: bool) -> list[_Pair]:
     """Return every two groups that differ by z; of very many groups, of the largest."""
     order = pooled.counts.sum(0).argsort(descending=True, stable=True)[:MOST_PAIRED].sort().values.tolist()
     enough = min(FEW_CLASSES, pooled.counts.shape[0])
     found = []
-    for position, g in enumerate(order):
-        for h in order[position + 1 :]:
-            shared = ((pooled.counts[:, g] >= LEAST) & (pooled.counts[:, h] >= LEAST)).nonzero().flatten()
-            one, other = (pooled.take(torch.tensor([group])) for group in (g, h))
-            means = [own.means[shared, 0] for own in (one, other)]
-            noise = [1 / own.precisions[shared, 0] for own in (one, other)]
-            excess = (means[0] - means[1]).square().sum(1) - noise[0] - noise[1]
-            deviation = sum(own.anisotropy[shared, 0].sqrt() * v for own, v in zip((one, other), noise, strict=True))
-            z = float(excess.sum() / (2 * torch.as_tensor(deviation).square().sum()).sqrt()) if len(shared) else 0.0
-            if z < APART:
-                continue
-            judged = labelled and len(shared) >= enough
-            matching = _matched((g, h), shared, means, noise) if judged else None
-            found.append(_Pair((g, h), z, len(shared), float(excess.mean()), judged, matching))
+    for g, h in combinations(order, 2):
+        shared = ((pooled.counts[:, g] >= LEAST) & (pooled.counts[:, h] >= LEAST)).nonzero().flatten()
+        one, other = _Side.of(pooled, g, shared), _Side.of(pooled, h, shared)
+        excess = (one.means - other.means).square().sum(1) - one.noise - other.noise
+        z = _z(excess, one.deviation + other.deviation)
+        if z < APART:
+            continue
+        judged = labelled and len(shared) >= enough
+        found.append(
+            _Pair(
+                groups=(g, h),
+                z=z,
+                shared=len(shared),
+                distance=float(excess.mean()),
+                judged=judged,
+                matching=_matched((g, h), shared, one, other, distance) if judged else None,
+            )
+        )
     return found
 
 
-def _matched(
-    groups: tuple[int, int], shared: Tensor, means: Sequence[Tensor], noise: Sequence[Tensor]
-) -> Matching | None:
+def _z(excess: Tensor, deviation: Tensor) -> float:
+    return float(excess.sum() / (2 * deviation.square().sum()).sqrt()) if len(excess) else 0.0
+
+
+def _matched(groups: tuple[int, int], shared: Tensor, one: _Side, other: _Side, distance: float) -> Matching | None:
     """Return the matching of classes that explains the difference of two groups, if one does."""
-    for inputs_too in (False, True):
-        centred = [own - own.mean(0) for own in means] if inputs_too else means
-        distances = (centred[0][:, None] - centred[1][None]).square().sum(2) - noise[0][:, None] - noise[1]
-        matched, explained = best_matching(distances)
-        moved = [(int(shared[k]), int(shared[m])) for k, m in enumerate(matched) if k != m]
-        if explained >= EXPLAINED and moved:
-            return Matching(groups, tuple(moved), explained, inputs_too)
+    noise = one.noise[:, None] + other.noise
+    matched, explained = best_matching((one.means[:, None] - other.means).square().sum(2) - noise)
+    moved = [k for k, found in enumerate(matched) if k != found]
+    if moved and explained >= EXPLAINED:
+        return _matching(groups, shared, matched, explained)
+    # Once more without what all classes have in common.
+    means = [own.means - own.means.mean(0) for own in (one, other)]
+    table = (means[0][:, None] - means[1]).square().sum(2) - noise
+    matched, _ = best_matching(table)
+    moved = [k for k, found in enumerate(matched) if k != found]
+    if not moved:
+        return None
+    before, after = table.diagonal()[moved], torch.stack([table[k, matched[k]] for k in moved])
+    explained = float(1 - after.sum() / before.sum()) if float(before.sum()) > 0 else 0.0
+    left = float(torch.stack([table[k, found] for k, found in enumerate(matched)]).mean())
+    surely = _z(before - after, 2 * (one.deviation + other.deviation)[moved]) >= APART
+    if explained >= CLEARLY and left <= ALIKE * distance and surely:
+        return _matching(groups, shared, matched, min(explained, 1.0), inputs_too=True)
     return None
+
+
+def _matching(
+    groups: tuple[int, int], shared: Tensor, matched: Sequence[int], explained: float, *, inputs_too: bool = False
+) -> Matching:
+    moved = tuple((int(shared[k]), int(shared[found])) for k, found in enumerate(matched) if k != found)
+    return Matching(groups, moved, explained, inputs_too)
 
 
 def best_matching(distances: Tensor) -> tuple[list[int], float]:
