@@ -56,8 +56,8 @@ def label_shares(counts: Tensor) -> LabelShares:
 def chance(rows: Tensor, columns: Tensor) -> Moments:
     """Return the moments of X^2 for these sums of rows and of columns.
 
-    With N examples, r rows and c columns, v = (r - 1)(N - r) / (N - 1) and w = (sum 1 / row - r^2 / N) / (N - 2), and
-    the same for columns:
+    With N examples, r rows and c columns, v = (r - 1)(N - r) / (N - 1) and w = (N sum 1 / row - r^2) / (N - 2),
+    and the same for columns:
 
         mean = (r - 1)(c - 1) N / (N - 1)
         variance = 2 N / (N - 3) (v_r - w_r)(v_c - w_c) + N^2 / (N - 1) w_r w_c
@@ -74,5 +74,5 @@ def _parts(sums: Tensor, total: float) -> tuple[float, float]:
     count = len(sums)
     return (
         (count - 1) * (total - count) / (total - 1),
-        (float((1 / sums).sum()) - count**2 / total) / (total - 2),
+        (total * float((1 / sums).sum()) - count**2) / (total - 2),
     )
