@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from fedatlas.data.loading.table import from_table, from_texts
+from fedatlas.data.loading.table import from_table
+from fedatlas.data.loading.texts import from_texts
 from fedatlas.errors import DataError, UsageError
 from raising import raises
 

@@ -19,7 +19,7 @@ from fedatlas.config.config import Config
 from fedatlas.data import ByDomain, Dataset, Federation, Iid, NaturalId, Transform, federate
 from fedatlas.data.dataset import renumbered
 from fedatlas.data.loading.catalogue import SIZE, kind_of
-from fedatlas.data.loading.table import LABEL
+from fedatlas.data.loading.texts import LABEL
 from fedatlas.errors import DataError, UsageError
 from fedatlas.models import HUB_PREFIX, MODELS
 from fedatlas.parts.algorithm import Algorithm

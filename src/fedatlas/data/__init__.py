@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from fedatlas.data.loading.image_folder import from_image_folder
     from fedatlas.data.loading.load import load_dataset
     from fedatlas.data.loading.npz import from_npz
-    from fedatlas.data.loading.table import from_table, from_texts
+    from fedatlas.data.loading.table import from_table
+    from fedatlas.data.loading.texts import from_texts
     from fedatlas.data.partitions.basic import (
         ByDomain,
         Dirichlet,

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from fedatlas.data.preparation import Preparation
+from fedatlas.data.table import Table
 from fedatlas.errors import DataError, UsageError, unknown_name
 
 DTYPES = {"image": torch.uint8, "tokens": torch.int64, "features": torch.float32}
@@ -38,6 +40,12 @@ class Dataset:
     """Per channel, of images scaled to [0, 1]; () leaves them in [0, 1]."""
     vocabulary: tuple[str, ...] = ()
     """What each token stands for, for text."""
+    table: Table | None = None
+    """The cells that features were made from, where they came from a table; missing ones are missing there."""
+    preparation: Preparation | None = None
+    """How the inputs were made from ``table``."""
+    remarks: tuple[str, ...] = ()
+    """What was found where the data came from, a line each."""
 
     def __post_init__(self) -> None:
         check_examples(self.name, self.inputs, self.labels, len(self.classes))
@@ -61,6 +69,14 @@ class Dataset:
                     wanted=len(names),
                 )
 
+        if self.table is not None and len(self.table) != len(self):
+            raise DataError(
+                f"{self.name}: the table has {len(self.table)} rows for {len(self)} examples; give one each.",
+                code="wrong-count",
+                what="table",
+                got=len(self.table),
+                wanted=len(self),
+            )
         if self.is_test is not None and self.is_test.shape != self.labels.shape:
             raise DataError(
                 f"{self.name}: {len(self.is_test)} is_test entries for {len(self)} examples; give all one.",
@@ -110,7 +126,17 @@ class Dataset:
             domain=part(self.domain),
             owner=part(self.owner),
             is_test=part(self.is_test),
+            table=None if self.table is None else self.table.take(examples.cpu().numpy()),
         )
+
+    def prepared(self, preparation: Preparation) -> "Dataset":
+        """Return the data with inputs made from its table by this preparation."""
+        if self.table is None:
+            raise UsageError(
+                f"{self.name} has no table of measurements to make inputs from.", code="kind-mismatch", got=self.kind
+            )
+        inputs = torch.from_numpy(preparation.inputs(self.table)).to(self.inputs.device)
+        return replace(self, inputs=inputs, preparation=preparation)
 
     def domain_of(self, index: int) -> str | None:
         """Return the name of one example's domain, if it has one."""

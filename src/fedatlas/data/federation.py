@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.html import facts_table, rows_table
+from fedatlas.data.preparation import Preparation
 from fedatlas.errors import DataError, UsageError, expect_number, unknown_name
 from fedatlas.seeds import numpy_generator
 
@@ -246,13 +247,25 @@ class Federation:
             clients.append(replace(client, train=rest.sort().values, test=parts[fold].sort().values))
         origin = self.origin and replace(self.origin, fold=fold, folds=folds)
         line = f"{self.partition}, fold {fold} of {folds}"
-        return replace(self, clients=tuple(clients), partition=line, origin=origin)
+        return replace(self, clients=tuple(clients), partition=line, origin=origin).prepare()
 
     def hold_out(self, clients: Sequence[str | int]) -> "Federation":
         """Return the federation in which the given clients (names or positions) never train."""
         chosen = {self.position(client) for client in clients}
         kept = (replace(c, held_out=c.held_out or i in chosen) for i, c in enumerate(self.clients))
-        return replace(self, clients=tuple(kept))
+        return replace(self, clients=tuple(kept)).prepare()
+
+    def prepare(self) -> "Federation":
+        """Return the federation with a table's inputs scaled by the training rows of the clients that train.
+
+        Each client adds up its own rows, and only the sums are joined. Other data, and inputs that were prepared for a
+        trained model, stay as they are.
+        """
+        table, was = self.data.table, self.data.preparation
+        if table is None or (was is not None and was.fixed):
+            return self
+        sums = (table.sums(self.clients[i].train.cpu().numpy()) for i in self.training_ids)
+        return replace(self, data=self.data.prepared(Preparation.from_sums(sums)))
 
     def with_transforms(self, transforms: Sequence[Transform | None]) -> "Federation":
         """Return the federation with one lasting transform (or None) for each client, in order."""

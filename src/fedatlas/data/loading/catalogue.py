@@ -1,13 +1,15 @@
 """The data sets by name: what is known of each before it is loaded. Nothing here imports torch."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fedatlas.errors import UsageError, unknown_name
 
 SIZE = "size"
-TABLE_ENDINGS = (".csv", ".tsv", ".jsonl")
+TABLE_ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
 DIGITS = tuple("0123456789")
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _FASHION = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -39,6 +41,10 @@ class NamedSet:
     classes: tuple[str, ...] = ()
     scaling: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     """Mean and standard deviation; one number stands for all channels."""
+    table: str = ""
+    """The file of a table that comes with the package."""
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    """How that table is read: options of ``from_table``."""
 
 
 DATASETS = {
@@ -69,6 +75,17 @@ DATASETS = {
         description="FEMNIST (LEAF): handwritten characters, 28x28, 62 classes; the writers are clients",
         hub=HubSource(repository="flwrlabs/femnist", label="character", owner="writer_id"),
         scaling=_HALF,
+    ),
+    "heart": NamedSet(
+        description="Heart disease (UCI): 920 patients of 4 hospitals, 13 measurements, healthy or ill, no download",
+        table="heart.csv",
+        reading={
+            "client": "hospital",
+            "domain": "hospital",
+            "label": "num",
+            "classes": {"healthy": [0], "ill": [1, 2, 3, 4]},
+            "categorical": ["cp", "restecg", "thal"],
+        },
     ),
     "mnist": NamedSet(
         description="MNIST: 70,000 handwritten digits, grey, 28x28",
@@ -133,7 +150,7 @@ def check_source(source: str | Path) -> None:
         return
     if path.exists():
         raise UsageError(
-            f"{source}: is not a folder and not an npz, csv, tsv or jsonl file. Check the path.",
+            f"{source}: is not a folder and not an npz, csv, tsv, jsonl or parquet file. Check the path.",
             code="file-ending",
             path=str(source),
         )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.loading.arrays import from_arrays
 from fedatlas.data.loading.catalogue import HubSource
-from fedatlas.data.loading.table import from_texts
+from fedatlas.data.loading.texts import from_texts
 from fedatlas.errors import DataError
 
 

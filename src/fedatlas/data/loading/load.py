@@ -1,6 +1,6 @@
 """Load a data set by name: from a folder of yours, or from the Hugging Face hub.
 
-The folder is ``data_folder=`` or the environment variable ``FEDATLAS_DATA``. ``digits`` needs neither.
+The folder is ``data_folder=`` or the environment variable ``FEDATLAS_DATA``. ``digits`` and ``heart`` need neither.
 """
 
 import os
@@ -27,15 +27,18 @@ from fedatlas.data.loading.catalogue import (
     check_source,
     is_named,
 )
+from fedatlas.data.loading.cells import table_columns
 from fedatlas.data.loading.digits import generate_digits, load_digits_domains
 from fedatlas.data.loading.hub import from_hub, hub_errors
 from fedatlas.data.loading.image_folder import from_image_folder
 from fedatlas.data.loading.npz import from_npz, read_npz
 from fedatlas.data.loading.published_files import IDX_FILES, read_cifar10_batches, read_cifar100, read_idx_folder
-from fedatlas.data.loading.table import from_table, table_columns
+from fedatlas.data.loading.table import from_table
 from fedatlas.errors import DataError, UsageError
 
 FOLDER_VARIABLE = "FEDATLAS_DATA"
+EMBEDDED = Path(__file__).parents[1] / "embedded"
+"""The tables that come with the package."""
 _SHARDS = tuple(f"cifar10_webp_{i}.npz" for i in range(3))
 DIGIT_FIVE_DOMAINS = ("mnist", "usps", "generated", "mnistm", "svhn")
 GENERATED_TRAIN, GENERATED_TEST = 10_000, 2_000
@@ -49,7 +52,7 @@ def load_dataset(
     domains: Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Return a data set by name, or from a path: an npz file, a table of texts (csv, tsv, jsonl), a picture folder.
+    """Return a data set by name, or from a path: an npz file, a table (csv, tsv, jsonl, Parquet), a picture folder.
 
     A name is looked up in ``data_folder`` (else ``FEDATLAS_DATA``): ``<name>.npz`` as ``from_npz`` reads it, the
     authors' own files for MNIST and CIFAR, ``<name>/`` as a picture folder; then on the Hugging Face hub. ``seed``
@@ -67,6 +70,8 @@ def load_dataset(
     entry = DATASETS.get(known)
     if known == "digits":
         data = load_digits_domains(seed)
+    elif entry is not None and entry.table:
+        data = from_table(EMBEDDED / entry.table, name=known, **entry.reading)
     elif entry is not None and entry.hub is not None:
         data = _load_named(known, entry, entry.hub, data_folder, seed)
     else:
@@ -79,7 +84,7 @@ def _check_options(name: str | Path, options: Mapping[str, Any]) -> None:
     ending = Path(name).suffix
     is_table, is_file = ending in TABLE_ENDINGS, is_named(name) or ending == ".npz"
     for titles, fits, kind in (
-        ([title for title in options if title != SIZE], is_table, f"a table of texts ({', '.join(TABLE_ENDINGS)})"),
+        ([title for title in options if title != SIZE], is_table, f"a table ({', '.join(TABLE_ENDINGS)})"),
         ([title for title in options if title == SIZE], not (is_table or is_file), "a folder of pictures"),
     ):
         if titles and not fits:

@@ -1,276 +1,85 @@
-"""Text with a client for each line: a table becomes a Dataset of characters.
+"""A table as a Dataset: of texts where it has a column of texts, else of numbers and categories."""
 
-With a label column a text is classified; without one the next character is predicted, as LEAF does for Shakespeare.
-"""
+from __future__ import annotations
 
-import csv
-import json
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TypedDict, Unpack
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
+from fedatlas.data.dataset import Dataset
+from fedatlas.data.loading.cells import Frame, read_cells, table_columns
+from fedatlas.data.loading.measurements import from_cells
+from fedatlas.data.loading.texts import read_texts
+from fedatlas.errors import UsageError
 
-from fedatlas.data.dataset import Dataset, first_few
-from fedatlas.data.loading.catalogue import TABLE_ENDINGS
-from fedatlas.errors import DataError, UsageError
-from fedatlas.seeds import numpy_generator
+TEXT = "text"
+_OF_TEXTS = ("context", "stride", "fraction")
+_OF_NUMBERS = ("id", "classes", "categorical", "drop")
 
-LABEL = "label"
+
+class TableOptions(TypedDict, total=False):
+    """How a table is read; a column that is None does not exist, and one that is not given is looked for."""
+
+    client: str | None
+    label: str | None
+    domain: str | None
+    id: str | None
+    """Of numbers: the column that names each row; it is not an input."""
+    classes: Mapping[str, Sequence[Any]] | Sequence[str] | None
+    """Of numbers: the labels of each class, such as ``{"healthy": [0], "ill": [1, 2, 3, 4]}``, or all classes."""
+    categorical: Sequence[str]
+    """Of numbers: columns whose numbers are codes of categories."""
+    drop: Sequence[str]
+    """Of numbers: columns that are not used."""
+    context: int
+    """Of texts: characters that a model sees."""
+    stride: int
+    """Of texts: characters from one window to the next."""
+    fraction: float
+    """Of texts: the share of the text that is used."""
 
 
 def from_table(
-    path: str | Path,
+    source: str | Path | Frame,
     *,
-    text: str = "text",
-    client: str | None = "client",
-    label: str | None = "auto",
-    domain: str | None = None,
-    context: int = 80,
-    stride: int = 1,
-    fraction: float = 1.0,
-    seed: int = 0,
+    text: str | None = None,
     name: str | None = None,
-) -> Dataset:
-    """Return a Dataset from a table (csv, tsv or jsonl) with a text and, usually, a client in each row.
-
-    ``text``, ``client``, ``label`` and ``domain`` name columns; ``label="auto"`` takes one called ``label`` if there is
-    one. With labels the first ``context`` characters of a text are classified, shorter texts are padded with token 0.
-    Without labels, or with ``label=None``, a client's texts are joined by blanks and cut into windows of ``context``
-    characters, one every ``stride`` characters, each with the next character as label; a client with too little text
-    for one is left out with a warning, and a client's domain is that of its first row.
-    ``fraction`` below 1 draws clients until they hold that share of the text (LEAF's ``--sf``). A window takes
-    8 bytes a character, so a megabyte of text at stride 1 takes 640 megabytes.
-    """
-    file = Path(path)
-    if label == "auto":
-        label = LABEL if LABEL in table_columns(file) else None
-    columns = _read_table(file, text, [column for column in (client, label, domain) if column is not None])
-    return from_texts(
-        columns[text],
-        clients=None if client is None else columns[client],
-        labels=None if label is None else columns[label],
-        domains=None if domain is None else columns[domain],
-        context=context,
-        stride=stride,
-        fraction=fraction,
-        seed=seed,
-        name=name or file.stem,
-    )
-
-
-def from_texts(
-    texts: Sequence[str],
-    *,
-    clients: Sequence[str] | None = None,
-    labels: Sequence[str] | None = None,
-    domains: Sequence[str] | None = None,
-    context: int = 80,
-    stride: int = 1,
-    fraction: float = 1.0,
     seed: int = 0,
-    name: str = "texts",
+    **options: Unpack[TableOptions],
 ) -> Dataset:
-    """Return a Dataset from texts, one client, label and domain for each; see ``from_table``."""
-    whole = isinstance(context, int) and isinstance(stride, int) and isinstance(fraction, int | float)
-    if not whole or context < 1 or stride < 1 or not 0 < fraction <= 1:
+    """Return a Dataset from a table: a csv, tsv, jsonl or Parquet file, or a pandas frame.
+
+    A table with a column ``text``, or one that ``text=`` names, holds texts. Any other holds measurements: its columns
+    of numbers and of categories are the inputs. ``client``, ``label`` and ``domain`` name columns; those that are not
+    given are found by their usual names, such as ``hospital`` or ``diagnosis``, and ``Dataset.remarks`` says which.
+
+    *Measurements.* Missing cells stay missing in ``Dataset.table``. ``federate`` makes the inputs from it, scaled by
+    the means and standard deviations over all clients' training rows. ``classes`` joins labels to classes.
+
+    *Texts.* With labels the first ``context`` characters of a text are classified, shorter texts are padded with
+    token 0. Without labels, or with ``label=None``, a client's texts are joined by blanks and cut into windows of
+    ``context`` characters, one every ``stride`` characters, each with the next character as label; a client with too
+    little text for one is left out with a warning, and a client's domain is that of its first row. ``fraction`` below 1
+    draws clients until they hold that share of the text (LEAF's ``--sf``). A window takes 8 bytes a character, so a
+    megabyte of text at stride 1 takes 640 megabytes.
+    """
+    frame = isinstance(source, Frame)
+    names = [str(column) for column in source.columns] if isinstance(source, Frame) else table_columns(source)
+    is_text = text is not None or (TEXT in names and not frame)
+    if unfit := [key for key in (_OF_NUMBERS if is_text else _OF_TEXTS) if key in options]:
+        where, kind = name or ("frame" if frame else str(source)), "texts" if is_text else "numbers"
         raise UsageError(
-            f"{name}: context and stride must be whole numbers of at least 1 and fraction in (0, 1]; "
-            f"got context={context!r}, stride={stride!r}, fraction={fraction!r}.",
-            code="out-of-range",
-            context=context,
-            stride=stride,
-            fraction=fraction,
+            f"{where}: {', '.join(unfit)} cannot be set for a table of {kind}. Leave it out.",
+            code="option-unfit",
+            settings=tuple(unfit),
+            source=where,
         )
-    for title, values in (("clients", clients), ("labels", labels), ("domains", domains)):
-        if values is not None:
-            _check_column(name, title, values, len(texts))
-    owner, owners = _numbered(clients if clients is not None else [""] * len(texts))
-    kept = _draw_clients(owner, len(owners), [len(line) for line in texts], fraction, seed)
-    if not len(kept):
-        raise DataError(f"{name}: there are no texts.", code="data-empty", what="texts")
-    lines = [texts[i] for i in kept]
-    owner, owners = _numbered([owners[i] for i in owner[kept]])
-    domain, domain_names = _numbered([domains[i] for i in kept] if domains is not None else [""] * len(kept))
-    if labels is not None:
-        characters, tokens = _padded(name, lines, context)
-        targets, classes = _numbered([labels[i] for i in kept], in_order=True)
-        row = np.arange(len(lines))
-        vocabulary: tuple[str, ...] = ("", *characters)
-    else:
-        vocabulary, tokens, targets, row = _windows(name, lines, owner, owners, context, stride)
-        classes = vocabulary
-    present, owner_of_row = np.unique(owner[row], return_inverse=True)
-    return Dataset(
-        name=name,
-        inputs=torch.from_numpy(tokens),
-        labels=torch.from_numpy(targets),
-        classes=classes,
-        owners=tuple(owners[i] for i in present) if clients is not None else (),
-        owner=torch.from_numpy(owner_of_row) if clients is not None else None,
-        domains=domain_names if domains is not None else (),
-        domain=torch.from_numpy(domain[row]) if domains is not None else None,
-        vocabulary=vocabulary,
-    )
-
-
-def table_columns(path: str | Path) -> list[str]:
-    """Return the names of a table's columns, from its first row."""
-    file = Path(path)
-    with _open(file) as lines:
-        first = next(_rows(file, lines), {})
-    return [str(column) for column in first] if isinstance(first, dict) else []
-
-
-def _rows(file: Path, lines: TextIO) -> Iterator[dict[str, object]]:
-    if file.suffix == ".jsonl":
-        return (json.loads(line) for line in lines if line.strip())
-    return csv.DictReader(lines, delimiter="\t" if file.suffix == ".tsv" else ",")
-
-
-@contextmanager
-def _open(file: Path) -> Iterator[TextIO]:
-    """Open a table; raise an error if it cannot be read."""
-    if not file.is_file():
-        raise UsageError(f"{file}: there is no such file. Check the path.", code="file-missing", path=str(file))
-    if file.suffix not in TABLE_ENDINGS:
-        raise UsageError(f"{file}: a table must end in {', '.join(TABLE_ENDINGS)}.", code="file-ending", path=str(file))
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
-            yield lines
-    except (OSError, UnicodeDecodeError, csv.Error, json.JSONDecodeError) as reason:
-        raise DataError(
-            f"{file}: cannot be read as a table ({reason}). Write UTF-8 csv, tsv or jsonl.",
-            code="file-unreadable",
-            path=str(file),
-        ) from reason
-
-
-def _read_table(file: Path, text: str, names: list[str]) -> dict[str, list[str]]:
-    """Return the columns of the texts and of names; a text may be empty, a name may not."""
-    columns: dict[str, list[str]] = {column: [] for column in (text, *names)}
-    with _open(file) as lines:
-        for number, row in enumerate(_rows(file, lines), start=1):
-            for column, values in columns.items():
-                if not isinstance(row, dict) or column not in row:
-                    present = ", ".join(map(repr, row)) if isinstance(row, dict) else f"missing: {row!r}"
-                    raise DataError(
-                        f"{file}: row {number} has no {column!r}; its columns are {present}. Name the columns with "
-                        "text=, client=, label= and domain=; in a config, data.text and so on.",
-                        code="value-missing",
-                        columns=list(row) if isinstance(row, dict) else [],
-                        path=str(file),
-                        column=column,
-                        row=number,
-                    )
-                value = row[column]
-                if value is None or (column in names and not str(value).strip()):
-                    raise DataError(
-                        f"{file}: row {number}: no {column}. Fill it in, or leave the row out.",
-                        code="value-missing",
-                        path=str(file),
-                        column=column,
-                        row=number,
-                    )
-                values.append(str(value))
-    if not columns[text]:
-        raise DataError(f"{file}: the table has no rows.", code="data-empty", path=str(file), what="rows")
-    return columns
-
-
-def _check_column(name: str, title: str, values: Sequence[str], count: int) -> None:
-    """Raise DataError if there is not one value for each text, or if one is empty."""
-    if len(values) != count:
-        raise DataError(
-            f"{name}: {len(values)} {title} for {count} texts; give one each.",
-            code="wrong-count",
-            what=title,
-            got=len(values),
-            wanted=count,
-        )
-    empty = next((i for i, value in enumerate(values) if value == ""), None)
-    if empty is not None:
-        raise DataError(
-            f"{name}: entry {empty + 1} of {title} is an empty text. Fill it in, or drop the text.",
-            code="value-missing",
-            what=title,
-            row=empty + 1,
-        )
-
-
-def _numbered(names: Sequence[str], in_order: bool = False) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return a number for each name and the names, in order of first appearance or of the alphabet."""
-    known = sorted(set(names)) if in_order else list(dict.fromkeys(names))
-    place = {name: i for i, name in enumerate(known)}
-    return np.fromiter((place[name] for name in names), np.int64, len(names)), tuple(known)
-
-
-def _draw_clients(
-    owner: NDArray[np.int64], num_owners: int, lengths: list[int], fraction: float, seed: int
-) -> NDArray[np.int64]:
-    """Return the rows of the clients that are drawn until they hold a share of the text."""
-    if fraction == 1:
-        return np.arange(len(owner))
-    held = np.bincount(owner, weights=lengths, minlength=num_owners)
-    order = numpy_generator(seed, "text", "clients").permutation(num_owners)
-    enough = np.searchsorted(held[order].cumsum(), fraction * held.sum()) + 1
-    return np.flatnonzero(np.isin(owner, order[:enough]))
-
-
-def _code_points(text: str) -> NDArray[np.uint32]:
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-
-
-def _padded(name: str, lines: list[str], context: int) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Return the characters, and each text as tokens from 1, cut or padded with 0 to one length."""
-    points = [_code_points(line[:context]) for line in lines]
-    empty = next((i for i, line in enumerate(points) if len(line) == 0), None)
-    if empty is not None:
-        raise DataError(f"{name}: text {empty + 1} is empty. Drop it.", code="data-empty", row=empty + 1)
-    used = np.unique(np.concatenate(points))
-    tokens = np.zeros((len(lines), context), np.int64)
-    for i, line in enumerate(points):
-        tokens[i, : len(line)] = np.searchsorted(used, line) + 1
-    return tuple(chr(point) for point in used), tokens
-
-
-def _windows(
-    name: str, lines: list[str], owner: NDArray[np.int64], owners: Sequence[str], context: int, stride: int
-) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the characters, the windows, the character after each, and the first row each window's client has."""
-    joined: dict[int, list[str]] = {}
-    first: dict[int, int] = {}
-    for i, (line, who) in enumerate(zip(lines, owner.tolist(), strict=True)):
-        joined.setdefault(who, []).append(line)
-        first.setdefault(who, i)
-    points = {who: _code_points(" ".join(parts)) for who, parts in joined.items()}
-    short = [who for who, text in points.items() if len(text) <= context]
-    if len(short) == len(points):
-        longest = max(len(text) for text in points.values())
-        raise DataError(
-            f"{name}: no client has more than {context} characters, the longest text has {longest}. "
-            "Give a smaller context=.",
-            code="too-few-examples",
-            longest=longest,
-            context=context,
-        )
-    if short:
-        few = first_few([f"{owners[who]} ({len(points[who])})" for who in short])
-        warnings.warn(
-            f"{name}: {len(short)} of {len(points)} clients have no more than {context} characters and are left out: "
-            f"{few}. Give a smaller context= to keep them.",
-            stacklevel=3,
-        )
-        points = {who: text for who, text in points.items() if len(text) > context}
-    used = np.unique(np.concatenate(list(points.values())))
-    tokens, targets, rows = [], [], []
-    for who, text in points.items():
-        coded = np.searchsorted(used, text)
-        tokens.append(np.lib.stride_tricks.sliding_window_view(coded[:-1], context)[::stride])
-        targets.append(coded[context::stride])
-        rows.append(np.full(len(targets[-1]), first[who]))
-    return tuple(chr(p) for p in used), np.concatenate(tokens), np.concatenate(targets), np.concatenate(rows)
+    if is_text:
+        if isinstance(source, Frame):
+            raise UsageError(
+                "texts are read from a file; for texts in memory, use fedatlas.data.from_texts.",
+                code="wrong-type",
+                setting="text",
+            )
+        return read_texts(source, text=text or TEXT, name=name, seed=seed, **options)
+    return from_cells(read_cells(source, name), **options)

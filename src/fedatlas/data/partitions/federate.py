@@ -40,6 +40,8 @@ def federate(
     ``held_out`` clients, a number or a fraction, never train. They are drawn as evenly over the domains and types as
     can be, and each keeps one that trains. Or they are named: clients, or domains or types with all their clients.
 
+    The numbers of a table are scaled here, by the training examples of the clients that train.
+
         >>> from fedatlas.data import ByDomain, federate, load_dataset
         >>> federation = federate(load_dataset("digits"), ByDomain(clients_per_domain=4), held_out=5)
         >>> len(federation), len(federation.training_ids)
@@ -68,13 +70,14 @@ def federate(
     rule = _rule(partition)
     apart = f"{held_out:g}" if isinstance(held_out, int | float) else repr(held_out)
     origin = Origin(data=data.name, rule=rule, seed=seed, test=test, test_fraction=test_fraction, held_out=apart)
-    return Federation(
+    federation = Federation(
         data=data,
         clients=tuple(replace(client, held_out=i in chosen) for i, client in enumerate(clients)),
         partition=_line(origin),
         # The text of a custom object holds its address in memory, which changes each time.
         origin=replace(origin, rule=None) if " at 0x" in rule else origin,
     )
+    return federation.prepare()
 
 
 def _check_kinds(data: object, partition: object) -> None:
@@ -228,6 +231,7 @@ def _take(data: Dataset, indices: Indices) -> Dataset:
         domain=None if data.domain is None else part(data.domain),
         owner=None if data.owner is None else part(data.owner),
         is_test=None,
+        table=None,
     )
 
 

@@ -1,0 +1,258 @@
+"""The cells of a table, by column: from a csv, tsv, jsonl or Parquet file, or from a pandas frame."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedatlas.data.loading.catalogue import TABLE_ENDINGS
+from fedatlas.errors import DataError, UsageError
+
+PARQUET = ".parquet"
+MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})
+"""Texts that stand for a missing cell, in any case."""
+_SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
+Cells = list[str] | NDArray[np.float64]
+"""One column: texts, "" where a cell is missing; or numbers, NaN where one is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellTable:
+    """A table's cells as they were found."""
+
+    name: str
+    where: str
+    """The file, or the name of what was given, for messages."""
+    columns: dict[str, Cells]
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return len(next(iter(self.columns.values()), ()))
+
+
+@runtime_checkable
+class Frame(Protocol):
+    """A pandas data frame, or what gives its columns as one does."""
+
+    columns: Any
+
+    def to_dict(self, orient: Any, /) -> dict[Any, Any]:
+        """Return the columns as lists, for ``list``."""
+        ...
+
+
+def read_cells(source: str | Path | Frame, name: str | None = None) -> CellTable:
+    """Return a table's cells by column; raise an error if it has no rows, or if its rows do not fit its columns."""
+    if isinstance(source, Frame):
+        where, names = name or "frame", [str(column) for column in source.columns]
+        _check_names(where, names)
+        given = zip(names, source.to_dict("list").values(), strict=True)
+        columns: dict[str, Cells] = {title: _plain(where, title, values) for title, values in given}
+    else:
+        file = check_table_file(source)
+        where, name = str(file), name or file.stem
+        columns = _read_file(file)
+    table = CellTable(name=name or "frame", where=where, columns=columns)
+    if not table.num_rows:
+        raise DataError(f"{where}: the table has no rows.", code="data-empty", path=where, what="rows")
+    return table
+
+
+def check_table_file(path: str | Path) -> Path:
+    """Return the path of a table; raise an error if the file is missing or has another ending."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise UsageError(f"{file}: there is no such file. Check the path.", code="file-missing", path=str(file))
+    if file.suffix not in TABLE_ENDINGS:
+        raise UsageError(f"{file}: a table must end in {', '.join(TABLE_ENDINGS)}.", code="file-ending", path=str(file))
+    return file
+
+
+def table_rows(file: Path) -> Iterator[dict[str, Any]]:
+    """Return the rows of a table, one by one."""
+    try:
+        if file.suffix == PARQUET:
+            yield from _parquet(file).to_pylist()
+            return
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            if file.suffix == ".jsonl":
+                yield from (json.loads(line) for line in lines if line.strip())
+            else:
+                mark = _separator(file, lines.readline())
+                lines.seek(0)
+                yield from csv.DictReader(lines, delimiter=mark)
+    except (OSError, UnicodeDecodeError, csv.Error, json.JSONDecodeError) as reason:
+        raise _unreadable(file, reason) from reason
+
+
+def table_columns(path: str | Path) -> list[str]:
+    """Return the names of a table's columns, from its first line."""
+    file = check_table_file(path)
+    if file.suffix == PARQUET:
+        return [str(name) for name in _parquet(file).column_names]
+    if file.suffix == ".jsonl":
+        first = next(table_rows(file), {})
+        return [str(column) for column in first] if isinstance(first, dict) else []
+    try:
+        with file.open("rb") as lines:
+            line = lines.readline().decode("utf-8-sig")
+    except UnicodeDecodeError as reason:
+        raise _unreadable(file, reason) from reason
+    return [cell.strip() for cell in next(csv.reader([line], delimiter=_separator(file, line)), [])]
+
+
+def _read_file(file: Path) -> dict[str, Cells]:
+    if file.suffix == PARQUET:
+        table = _parquet(file)
+        _check_names(str(file), list(table.column_names))
+        return {name: _plain(str(file), name, table[name].to_pylist()) for name in table.column_names}
+    if file.suffix == ".jsonl":
+        rows = list(table_rows(file))
+        for number, row in enumerate(rows, start=1):
+            if not isinstance(row, Mapping):
+                raise DataError(
+                    f"{file}: line {number} is not an object with a value for each column, got {row!r:.60}.",
+                    code="wrong-type",
+                    path=str(file),
+                    row=number,
+                )
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        return {name: _plain(str(file), name, [row.get(name) for row in rows]) for name in names}
+    return _delimited(file, _text(file))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as reason:
+        raise _unreadable(file, reason) from reason
+
+
+def _unreadable(file: Path, reason: Exception) -> DataError:
+    if isinstance(reason, UnicodeDecodeError):
+        line = reason.object[: reason.start].count(b"\n") + 1
+        return DataError(
+            f"{file}: line {line} is not UTF-8 text; it may be Latin-1 or another older encoding. Save the file as "
+            "UTF-8, in a spreadsheet as 'CSV UTF-8'.",
+            code="file-unreadable",
+            path=str(file),
+            what="encoding",
+            line=line,
+        )
+    return DataError(
+        f"{file}: cannot be read as a table ({reason}). Write UTF-8 csv, tsv or jsonl.",
+        code="file-unreadable",
+        path=str(file),
+    )
+
+
+def _delimited(file: Path, text: str) -> dict[str, Cells]:
+    """Return the columns of a text with a header and one row a line."""
+    lines = text.splitlines(keepends=True)
+    if not text.strip():
+        raise DataError(f"{file}: the file is empty.", code="data-empty", path=str(file), what="rows")
+    mark = _separator(file, lines[0])
+    try:
+        header, *rows = ([cell.strip() for cell in row] for row in csv.reader(lines, delimiter=mark) if any(row))
+    except csv.Error as reason:
+        raise _unreadable(file, reason) from reason
+    _check_names(str(file), header)
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(header):
+            raise _ragged(file, number, row, header, mark)
+    return {name: [_cleaned(row[j]) for row in rows] for j, name in enumerate(header)}
+
+
+def _separator(file: Path, header: str) -> str:
+    """Return the separator that cuts a header into most names."""
+    usual = "\t" if file.suffix == ".tsv" else ","
+    return max((usual, *_SEPARATORS), key=lambda mark: len(next(csv.reader([header], delimiter=mark), ())))
+
+
+def _ragged(file: Path, number: int, row: Sequence[str], header: Sequence[str], mark: str) -> DataError:
+    joined = mark.join(row)
+    other = next((m for m in _SEPARATORS if m != mark and joined.count(m) >= len(header) - 1 > 0), None)
+    fields = {"path": str(file), "row": number, "got": len(row), "wanted": len(header)}
+    if other is not None:
+        return DataError(
+            f"{file}: row {number} has {_SEPARATORS[other]} between its cells, the first line {_SEPARATORS[mark]}. "
+            "Use one separator in the whole file.",
+            code="wrong-count",
+            what="separators",
+            **fields,
+        )
+    return DataError(
+        f"{file}: row {number} has {len(row)} cells for {len(header)} columns. Correct the row; a cell that holds "
+        f"{_SEPARATORS[mark]} needs quotes.",
+        code="wrong-count",
+        what="cells",
+        **fields,
+    )
+
+
+def _check_names(where: str, names: Sequence[str]) -> None:
+    """Raise DataError if two columns have one name."""
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(
+            f"{where}: two columns are named {twice!r}. Rename one, or delete it.",
+            code="name-repeated",
+            column=twice,
+            path=where,
+        )
+
+
+def _plain(where: str, name: str, values: Sequence[Any]) -> Cells:
+    """Return typed values as cells: numbers stay numbers, all others become texts."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return np.array(values, np.float64)
+    return [_as_text(where, name, row, value) for row, value in enumerate(values, start=1)]
+
+
+def _as_text(where: str, name: str, row: int, value: Any) -> str:
+    if (
+        value is None
+        or type(value).__name__ in ("NAType", "NaTType")
+        or (isinstance(value, float) and math.isnan(value))
+    ):
+        return ""
+    if isinstance(value, list | dict | tuple | set | bytes):
+        raise DataError(
+            f"{where}: row {row} of column {name!r} holds {value!r:.60}, not one number or text. Leave the column out "
+            f"(drop={[name]}), or make one column of each value.",
+            code="column-unfit",
+            what="nested",
+            column=name,
+            row=row,
+        )
+    return _cleaned(value.isoformat() if hasattr(value, "isoformat") else str(value))
+
+
+def _cleaned(text: str) -> str:
+    text = text.strip()
+    return "" if text.lower() in MISSING else text
+
+
+def _parquet(file: Path) -> Any:
+    try:
+        reader = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise UsageError(
+            f"{file}: Parquet needs the extra parquet: pip install 'fedatlas[parquet]' ({error}).",
+            code="package-missing",
+            path=str(file),
+        ) from error
+    try:
+        return reader.read_table(file)
+    except (OSError, ValueError) as reason:
+        raise _unreadable(file, reason) from reason

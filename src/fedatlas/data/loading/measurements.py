@@ -1,0 +1,179 @@
+"""A table of measurements as a Dataset: labels, clients, and columns of numbers and categories."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedatlas.data.dataset import Dataset, first_few
+from fedatlas.data.loading.cells import CellTable
+from fedatlas.data.loading.columns import MAX_CATEGORIES, Roles, as_names, check_filled, find_roles, parse_column
+from fedatlas.data.preparation import Preparation
+from fedatlas.data.table import Table, category_order
+from fedatlas.errors import DataError, UsageError, unknown_name
+
+Classes = Mapping[str, Sequence[Any]] | Sequence[str]
+
+
+def from_cells(
+    cells: CellTable, *, classes: Classes | None = None, categorical: Sequence[str] = (), **columns: Any
+) -> Dataset:
+    """Return a Dataset from a table's cells; ``columns`` are the options of ``find_roles``.
+
+    Its inputs are not scaled yet: ``federate`` does that, by the clients' training rows.
+    """
+    roles = find_roles(cells, **columns)
+    for name in categorical:
+        if name not in roles.inputs:
+            raise unknown_name(f"column in {cells.where}: categorical", name, roles.inputs)
+    labels, class_names = _labels(cells, roles.label, classes)
+    owner, owners = _named(cells, roles.client)
+    domain, domains = _named(cells, roles.domain)
+    _check_ids(cells, roles, owner)
+    parsed = [parse_column(cells.where, name, cells.columns[name], name in categorical) for name in roles.inputs]
+    table = Table(
+        columns=roles.inputs,
+        kinds=tuple(kind for kind, _, _ in parsed),
+        values=np.stack([values for _, values, _ in parsed], 1),
+        categories=tuple(known for _, _, known in parsed),
+    )
+    preparation = Preparation.unscaled(table)
+    return Dataset(
+        name=cells.name,
+        inputs=torch.from_numpy(preparation.inputs(table)),
+        labels=torch.tensor(labels),
+        classes=class_names,
+        owners=owners,
+        owner=owner,
+        domains=domains,
+        domain=domain,
+        table=table,
+        preparation=preparation,
+        remarks=(_found(cells, roles, table, Counter(class_names[i] for i in labels), owners),),
+    )
+
+
+def _labels(cells: CellTable, column: str, classes: Classes | None) -> tuple[list[int], tuple[str, ...]]:
+    """Return the number of each row's class, and the names of the classes."""
+    names = as_names(cells.columns[column])
+    check_filled(cells.where, column, names)
+    if classes is None:
+        known = tuple(sorted(set(names), key=category_order))
+        _check_classes(cells, column, known)
+        class_of, class_names = {name: i for i, name in enumerate(known)}, known
+    else:
+        class_of, class_names = _groups(classes)
+    strange = next((row for row, name in enumerate(names, start=1) if name not in class_of), None)
+    if strange is not None:
+        raise DataError(
+            f"{cells.where}: row {strange} has the label {names[strange - 1]!r}, which is in no class; classes= (in a "
+            f"config, data.classes) holds {sorted(class_of, key=category_order)}. Add it, or leave such rows out.",
+            code="names-unfit",
+            what="labels",
+            row=strange,
+            got=names[strange - 1],
+            known=list(class_of),
+        )
+    return [class_of[name] for name in names], class_names
+
+
+def _groups(classes: Classes) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the class of each label, and the names of the classes."""
+    if isinstance(classes, str) or not isinstance(classes, Mapping | Sequence) or len(classes) < 2:
+        raise UsageError(
+            "classes must name at least two classes, as a list or as a table of labels such as "
+            f"{{healthy = [0], ill = [1, 2, 3, 4]}}; got {classes!r}.",
+            code="wrong-type",
+            got=classes,
+            setting="classes",
+        )
+    groups = classes if isinstance(classes, Mapping) else {str(name): [name] for name in classes}
+    class_of: dict[str, int] = {}
+    for i, (name, labels) in enumerate(groups.items()):
+        each = labels if isinstance(labels, Sequence) and not isinstance(labels, str) else [labels]
+        for label in as_names([str(one) for one in each]):
+            if label in class_of:
+                raise UsageError(
+                    f"classes: the label {label!r} is in two classes, the second is {name!r}. Name it once.",
+                    code="name-repeated",
+                    got=label,
+                    setting="classes",
+                )
+            class_of[label] = i
+    return class_of, tuple(map(str, groups))
+
+
+def _check_classes(cells: CellTable, column: str, known: Sequence[str]) -> None:
+    """Raise DataError if a column's values are measurements or names rather than classes, or all the same."""
+    numbers = [name for name in known if category_order(name)[0] == 0]
+    broken = next((name for name in numbers if not float(name).is_integer()), None)
+    many = len(known) > MAX_CATEGORIES and (2 * len(numbers) > len(known) or 2 * len(known) > cells.num_rows)
+    if broken is not None or many:
+        raise DataError(
+            f"{cells.where}: the label {column!r} has {len(known)} different values, such as {broken or known[-1]!r}: "
+            "a measurement or a name, not a class. Only classes can be learned. Name another column with label=, or "
+            "make classes of it first.",
+            code="not-classes",
+            column=column,
+            got=broken or known[-1],
+            count=len(known),
+        )
+    if len(known) == 1:
+        raise DataError(
+            f"{cells.where}: every row has the label {known[0]!r} (column {column!r}), so there is nothing to learn. "
+            "If other clients have other classes, name all with classes= (in a config, data.classes).",
+            code="one-class",
+            column=column,
+            got=known[0],
+        )
+
+
+def _named(cells: CellTable, column: str | None) -> tuple[torch.Tensor | None, tuple[str, ...]]:
+    """Return an index for each row and the names, in order of first appearance."""
+    if column is None:
+        return None, ()
+    names = as_names(cells.columns[column])
+    check_filled(cells.where, column, names)
+    place = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    return torch.tensor([place[name] for name in names]), tuple(place)
+
+
+def _check_ids(cells: CellTable, roles: Roles, owner: torch.Tensor | None) -> None:
+    """Raise DataError if two rows of a client have one id; clients may count their rows alike."""
+    if len(roles.ids) != 1:
+        return
+    column = roles.ids[0]
+    first: dict[tuple[int, str], int] = {}
+    owners = [0] * cells.num_rows if owner is None else owner.tolist()
+    for row, key in enumerate(zip(owners, as_names(cells.columns[column]), strict=True), start=1):
+        if key[1] and first.setdefault(key, row) != row:
+            raise DataError(
+                f"{cells.where}: rows {first[key]} and {row} have the same {column!r}, {key[1]!r}. Leave one out; if "
+                f"rows may share it, drop = [{column!r}].",
+                code="name-repeated",
+                column=column,
+                got=key[1],
+                row=row,
+                first=first[key],
+            )
+
+
+def _found(cells: CellTable, roles: Roles, table: Table, classes: Counter[str], owners: Sequence[str]) -> str:
+    """Return one line that says what was found in a table."""
+    counts = ", ".join(f"{name} {count:,}" for name, count in classes.most_common(4))
+    said = [f"label {roles.label!r} ({counts}{', ...' if len(classes) > 4 else ''})"]
+    if roles.client is None:
+        said.append("no client column")
+    else:
+        single = "; one client alone can share nothing" if len(owners) == 1 else ""
+        said.append(f"client {roles.client!r} ({len(owners)}: {first_few(owners)}{single})")
+    said += [f"domain {roles.domain!r}"] if roles.domain is not None else []
+    said += [f"ids {', '.join(map(repr, roles.ids))} (not used)"] if roles.ids else []
+    said += [f"left out {first_few(roles.dropped)}"] if roles.dropped else []
+    missing = int(table.missing.sum())
+    said.append(f"{len(table.columns)} columns of measurements with {missing:,} of {table.values.size:,} cells missing")
+    return f"{cells.name}: {cells.num_rows:,} rows; {'; '.join(said)}"
