@@ -137,7 +137,7 @@ def test_features_keep_their_angles_and_tokens_without_vocabulary_are_read() -> 
     vectors = Builtin().encode(all_in_one(from_arrays(rows, [0, 1, 0, 1, 0]))).examples
     torch.testing.assert_close(vectors @ vectors.T, rows @ rows.T, rtol=1e-3, atol=1e-5)
     tokens = torch.tensor([[3, 1, 4], [1, 5, 9]])
-    vectors = Builtin().encode(all_in_one(from_arrays(tokens, [0, 1]))).examples
+    vectors = Builtin().encode(all_in_one(from_arrays(tokens, [0, 1], kind="tokens"))).examples
     torch.testing.assert_close(vectors.norm(dim=1), torch.full((2,), 10.0))
 
 

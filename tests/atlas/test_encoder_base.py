@@ -127,7 +127,9 @@ def test_texts_are_put_as_the_next_character_or_as_they_are() -> None:
     rated = from_texts(["good", "bad"], labels=["5", "1"], context=6)
     assert class_texts(rated) == ["1", "5"]
     assert example_texts(rated, rated.inputs) == ["good", "bad"]
-    nameless = from_arrays(torch.zeros(2, 3, dtype=torch.int64), [0, 1], classes=["a", "b"], name="codes")
+    nameless = from_arrays(
+        torch.zeros(2, 3, dtype=torch.int64), [0, 1], classes=["a", "b"], name="codes", kind="tokens"
+    )
     with raises(DataError, "vocabulary", data="codes"):
         example_texts(nameless, nameless.inputs)
 

@@ -40,7 +40,12 @@ def test_float_images_outside_zero_to_one_are_refused(value, code, fields):
 
 def test_features_and_tokens_keep_their_kind():
     assert from_arrays(np.ones((3, 7)), [0, 1, 0]).kind == "features"
-    assert from_arrays(np.ones((3, 7), np.int32), [0, 1, 0]).kind == "tokens"
+    whole = from_arrays(np.array([[63, 1], [41, 0], [57, 300]]), [0, 1, 0])
+    assert whole.kind == "features"
+    assert whole.inputs.tolist() == [[63.0, 1.0], [41.0, 0.0], [57.0, 300.0]]
+    assert from_arrays(np.ones((3, 7), np.uint8), [0, 1, 0]).kind == "features"
+    assert from_arrays(np.ones((3, 7), np.int32), [0, 1, 0], kind="tokens").kind == "tokens"
+    assert from_arrays(np.ones((3, 7), np.int32), [0, 1, 0], vocabulary="ab").kind == "tokens"
 
 
 def test_names_become_numbers():
@@ -76,8 +81,13 @@ def test_given_classes_keep_their_order():
         ({"inputs": np.ones((2, 2)), "labels": [1, np.nan]}, "wrong-type", {"what": "labels", "example": 1}),
         ({"inputs": np.ones((2, 2)), "labels": [1j, 0]}, "wrong-type", {"got": np.complex128}),
         ({"inputs": np.array([[1.0, np.nan], [0, 0]]), "labels": [0, 1]}, "not-finite", {"example": 0}),
-        ({"inputs": np.ones((2, 2), np.uint8), "labels": [0, 1]}, "wrong-shape", {"got": np.uint8}),
-        ({"inputs": np.full((2, 2), -1), "labels": [0, 1]}, "out-of-range", {"what": "tokens", "got": -1}),
+        ({"inputs": np.ones((2, 2), complex), "labels": [0, 1]}, "wrong-shape", {"got": np.complex128}),
+        ({"inputs": np.ones((2, 2)), "labels": [0, 1], "kind": "tokens"}, "wrong-shape", {"got": np.float64}),
+        (
+            {"inputs": np.full((2, 2), -1), "labels": [0, 1], "kind": "tokens"},
+            "out-of-range",
+            {"what": "tokens", "got": -1},
+        ),
         (
             {"inputs": np.full((2, 2), 2), "labels": [0, 1], "vocabulary": "ab"},
             "vocabulary",

@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from fedatlas.config.config import Config
+from fedatlas.data import from_arrays
 from fedatlas.errors import DataError, UsageError
 from raising import raises
 
@@ -111,11 +112,13 @@ def test_options_of_the_usual_model_carry_over_to_its_name() -> None:
     assert Config.load(None, ["model.width=4", "model.name=mlp"]).values["model"] == {"name": "mlp"}
 
 
-def test_tokens_without_a_vocabulary_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "tokens.npz", x=np.ones((8, 3), np.int64), y=np.arange(8) % 2)
-    config = Config.load(data={"source": str(tmp_path / "tokens.npz")})
+def test_whole_numbers_are_features_and_tokens_without_a_vocabulary_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "counts.npz", x=np.ones((8, 3), np.int64), y=np.arange(8) % 2)
+    config = Config.load(data={"source": str(tmp_path / "counts.npz")})
+    assert config.run_settings(config.dataset()).model == "mlp"
+    tokens = from_arrays(np.ones((8, 3), np.int64), np.arange(8) % 2, kind="tokens")
     with raises(DataError, "vocabulary-missing"):
-        config.run_settings(config.dataset())
+        config.run_settings(tokens)
 
 
 def test_without_a_partition_owners_are_the_clients_else_domains(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_the_lstm_refuses_images_and_features() -> None:
     with raises(UsageError, "kind-mismatch", model="char_lstm", got="image") as caught:
         build_model("char_lstm", num_classes=2, input_shape=(3, 8, 8))
     assert {"cnn", "mlp", "vit"} < set(caught.value.fields["fitting"].split(", "))
-    with raises(UsageError, "kind-mismatch", model="char_lstm", got="features", fitting="mlp"):
+    with raises(UsageError, "kind-mismatch", model="char_lstm", got="features", fitting="linear, mlp"):
         build_model("char_lstm", num_classes=2, input_shape=(6,))
 
 

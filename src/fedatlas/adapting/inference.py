@@ -82,7 +82,7 @@ def prepared_inputs(run: Run, inputs: Any) -> Tensor:
             setting="inputs",
         ) from error
     if (tensor.dtype, tuple(tensor.shape[1:])) != wanted:
-        tensor = as_inputs("inputs", tensor).to(tensor.device)
+        tensor = as_inputs("inputs", tensor, kind).to(tensor.device)
     if (tensor.dtype, tuple(tensor.shape[1:])) != wanted:
         shape = ", ".join(["N", *map(str, form["shape"])])
         raise DataError(

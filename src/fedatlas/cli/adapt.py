@@ -12,7 +12,7 @@ import typer
 from fedatlas.adapting.settings import AdaptSettings
 from fedatlas.cli.checks import check_atlas
 from fedatlas.cli.options import MACHINE, DataFolderOption, DeviceOption
-from fedatlas.cli.terminal import check_writable, friendly, print_lines, print_rows, say
+from fedatlas.cli.terminal import check_writable, friendly, print_lines, print_rows, remark, say
 from fedatlas.data.loading.catalogue import check_source
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.runs.schema import check_run
@@ -108,6 +108,8 @@ def adapt(
             make_folder(save)
         options = {} if data is None else run_reading(Run(run), data)
         given = None if data is None else load_dataset(data, data_folder=data_folder, options=options)
+        for line in () if given is None else given.remarks:
+            remark(line)
         adapter = Adapter(Run(run), data=given, device=device)
         if adapter.round < (asked := adapter.run.resolved["training"]["rounds"]):
             said = f"{run} is at round {adapter.round} of {asked}: its model is not trained to the end."

@@ -21,7 +21,7 @@ from fedatlas.cli.options import (
     WorkersOption,
     sections,
 )
-from fedatlas.cli.terminal import check_file, friendly, print_lines, say
+from fedatlas.cli.terminal import check_file, friendly, print_lines, remark, say
 from fedatlas.config.schema import SETTINGS
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.runs.schema import check_run
@@ -94,8 +94,11 @@ def map_(
             left = "the client's vector: what it keeps of its own in the run, which stays home otherwise"
         else:
             left = "; ".join(words(atlas_disclosures(source, strategy)))
+            federation = settings.federation()
+            for line in federation.remarks:
+                remark(line)
             atlas = make_atlas(
-                settings.federation(),
+                federation,
                 source=source,
                 encoder=encoder,
                 strategy=strategy,

@@ -53,8 +53,8 @@ DataOption = Annotated[
     typer.Option(
         "--data",
         "-d",
-        help="One of `fedatlas list datasets`, an .npz, a table of texts (.csv, .tsv, .jsonl) or a folder of pictures; "
-        f"default {SETTINGS['data.source'].default}.",
+        help="One of `fedatlas list datasets`, an .npz, a table (.csv, .tsv, .jsonl, .parquet) or a folder of "
+        f"pictures; default {SETTINGS['data.source'].default}.",
     ),
 ]
 DataFolderOption = Annotated[Path | None, setting_option("data.folder", "--data-folder")]

@@ -73,6 +73,8 @@ def _federation(config: Config) -> Federation:
     if not _last or _last[0][0] != source:
         _last.clear()  # before the next is made: two may not fit
         _last.append((source, config.federation()))
+        for line in _last[0][1].remarks:
+            remark(line)
     return _last[0][1]
 
 

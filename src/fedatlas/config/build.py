@@ -26,8 +26,11 @@ from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import LocalOptimizer
 from fedatlas.parts.registry import OPTIMIZERS
 
-READING = ("text", "client", "label", "domain", "context", "stride", "fraction", "size")
-"""Keys of [data] for a table of texts or a folder of pictures; an empty name says that there is no such column."""
+READING = (
+    *("text", "client", "label", "domain", "id", "classes", "categorical", "drop"),
+    *("context", "stride", "fraction", "size"),
+)
+"""Keys of [data] for a table or a folder of pictures; an empty name says that there is no such column."""
 Values = Mapping[str, Any]
 
 
@@ -52,7 +55,7 @@ def scaled(dataset: Dataset, mean: Any, std: Any) -> Dataset:
 
 
 def reading_options(data: Values) -> dict[str, Any]:
-    """Return how a table of texts or a folder of pictures is read, as ``load_dataset`` takes it."""
+    """Return how a table or a folder of pictures is read, as ``load_dataset`` takes it."""
     given = {key: data[key] for key in READING if data[key] is not None}
     return {key: None if value == "" and key != "text" else value for key, value in given.items()}
 

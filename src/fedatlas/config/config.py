@@ -94,7 +94,7 @@ class Config:
         return scaled(dataset, self.values["data"]["mean"], self.values["data"]["std"])
 
     def reading(self) -> dict[str, Any]:
-        """Return how a table of texts or a folder of pictures is read, as ``load_dataset`` takes it."""
+        """Return how a table or a folder of pictures is read, as ``load_dataset`` takes it."""
         from fedatlas.config.build import reading_options
 
         return reading_options(self.values["data"])

@@ -7,6 +7,8 @@ data, and whatever else was built by hand, must be given again and is checked ag
 from __future__ import annotations
 
 import json
+import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,12 @@ from fedatlas.algorithms import build_algorithm, standalone
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.config.config import Config
 from fedatlas.data import ByDomain, Dataset, Federation, Iid, NaturalId, Transform, federate
-from fedatlas.data.dataset import renumbered
-from fedatlas.data.loading.catalogue import SIZE, kind_of
+from fedatlas.data.dataset import first_few, renumbered
+from fedatlas.data.loading.catalogue import DATASETS, SIZE, canonical_name, is_named, kind_of
+from fedatlas.data.loading.cells import table_columns
 from fedatlas.data.loading.texts import LABEL
+from fedatlas.data.preparation import Preparation
+from fedatlas.data.table import CATEGORY
 from fedatlas.errors import DataError, UsageError
 from fedatlas.models import HUB_PREFIX, MODELS
 from fedatlas.parts.algorithm import Algorithm
@@ -72,7 +77,7 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
     form = then["form"]
     if isinstance(given, Dataset):
         # Scaled as the run's examples were: the network knows no other inputs.
-        given = replace(given, mean=tuple(form["mean"]), std=tuple(form["std"]))
+        given = prepare_as_run(run, replace(given, mean=tuple(form["mean"]), std=tuple(form["std"])))
         whose = NaturalId(min_samples=1) if given.owner is not None else ByDomain() if given.domains else None
         test = "client"
         if given.is_test is not None and bool(given.is_test.any()):
@@ -81,7 +86,7 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
         if whose is None:
             federation = replace(federation, clients=(replace(federation.clients[0], name=given.name),))
     elif given is not None:
-        federation = given
+        federation = replace(given, data=prepare_as_run(run, given.data))
     else:
         config = run_config(run)
         if config is None:
@@ -121,20 +126,62 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
     return replace(federation, data=renumbered(data, then["classes"], form["vocabulary"]))
 
 
+def prepare_as_run(run: Run, data: Dataset) -> Dataset:
+    """Return data with a table's inputs made as the run's were; warn of categories that the run does not know."""
+    described = run.resolved["federation"]["form"].get("preparation")
+    if described is None or data.table is None:
+        return data
+    preparation = Preparation.from_described(described)
+    try:
+        data = data.prepared(preparation)
+    except DataError as error:
+        raise DataError(
+            f"{data.name} does not fit {run.folder}: {error}.", code=error.code, **error.fields, path=str(run.folder)
+        ) from None
+    assert data.table is not None
+    for column, counts in preparation.unknown(data.table).items():
+        names = first_few([f"{name!r} ({count} rows)" for name, count in counts.items()])
+        said = f"{data.name}: column {column!r} has categories that the run does not know: {names}. They count as none."
+        warnings.warn(said, stacklevel=3)
+    return data
+
+
 def run_reading(run: Run, source: str | Path) -> dict[str, Any]:
-    """Return how a new client's folder of pictures or table of texts is read: as the run's own were, for its task.
+    """Return how a new client's folder of pictures or table is read: as the run's own were, for its task.
 
     The run's own data need not be there. Of a new client's texts none are left out.
     """
     config, kind = run_config(run), kind_of(source)
-    if config is None or kind not in ("folder", "table"):
+    if kind not in ("folder", "table"):
         return {}
     then = run.resolved["federation"]
-    options = {key: value for key, value in config.reading().items() if (key == SIZE) == (kind == "folder")}
+    given = {} if config is None else config.reading()
+    options = {key: value for key, value in given.items() if (key == SIZE) == (kind == "folder")}
     options.pop("fraction", None)
+    if kind == "table" and "preparation" in then["form"]:
+        return _reading_of_measurements(then, config, options, table_columns(source))
+    if config is None:
+        return {}
     if kind == "table" and then["kind"] == "tokens":
         # The next character is the task where every token is a class.
         options.setdefault("label", None if then["classes"] == then["form"]["vocabulary"] else LABEL)
+    return options
+
+
+def _reading_of_measurements(
+    then: dict[str, Any], config: Config | None, options: dict[str, Any], columns: Sequence[str]
+) -> dict[str, Any]:
+    """Return how a new client's table of measurements is read; it need not have the columns of client and domain."""
+    if config is not None and is_named(config.values["data"]["source"]):
+        options = {**DATASETS[canonical_name(config.values["data"]["source"])].reading, **options}
+    known = [column["name"] for column in then["form"]["preparation"]]
+    kinds = {column["name"]: column["kind"] for column in then["form"]["preparation"]}
+    options = {
+        key: value for key, value in options.items() if key not in ("client", "domain", "id") or value in columns
+    }
+    options["drop"] = [name for name in options.get("drop", ()) if name in columns]
+    options["categorical"] = [name for name in known if kinds[name] == CATEGORY and name in columns]
+    options.setdefault("classes", list(then["classes"]))
     return options
 
 

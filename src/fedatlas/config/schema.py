@@ -56,9 +56,17 @@ class DataSection:
     folds: int | None = setting(None, "parts for a cross-validation inside each client")
     fold: int = setting(0, "the part that is the test, of `folds`")
     text: str | None = setting(None, "of a table of texts: the column of the text")
-    client: str | None = setting(None, "of a table of texts: the column of the client; empty if there is none")
-    label: str | None = setting(None, "of a table of texts: the column of the label; empty if there is none")
-    domain: str | None = setting(None, "of a table of texts: the column of the domain; empty if there is none")
+    client: str | None = setting(None, "of a table: the column of the client; empty if there is none")
+    label: str | None = setting(None, "of a table: the column of the label; empty if there is none")
+    domain: str | None = setting(None, "of a table: the column of the domain; empty if there is none")
+    id: str | None = setting(None, "of a table of numbers: the column that names a row; empty if there is none")
+    classes: Mapping[str, Any] | Sequence[str] | None = setting(
+        None, "of a table of numbers: the labels of each class, such as { healthy = [0], ill = [1, 2] }, or all classes"
+    )
+    categorical: Sequence[str] | None = setting(
+        None, "of a table of numbers: columns whose numbers are codes of categories"
+    )
+    drop: Sequence[str] | None = setting(None, "of a table of numbers: columns that are not used")
     context: int | None = setting(None, "of a table of texts: characters that a model sees")
     stride: int | None = setting(None, "of a table of texts: characters from one example to the next")
     fraction: float | None = setting(None, "of a table of texts: the share of the text that is used")

@@ -175,6 +175,12 @@ class Federation:
         return self.data.name
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was found where the data came from, and how inputs were made from a table, a line each."""
+        made = () if self.data.preparation is None else self.data.preparation.lines()
+        return (*self.data.remarks, *(f"{self.name}: {line}" for line in made))
+
+    @property
     def num_classes(self) -> int:
         """How many classes there are."""
         return len(self.data.classes)

@@ -1,4 +1,4 @@
-"""Two small networks: a multi-layer perceptron and a two-convolution network."""
+"""Small networks: a multi-layer perceptron, a linear classifier and a two-convolution network."""
 
 import math
 from collections.abc import Sequence
@@ -66,6 +66,14 @@ def mlp(num_classes: int, form: InputForm, *, hidden: Sequence[int] = (200,)) ->
     for width in hidden:
         require_positive("mlp", hidden=width)
     return MultiLayerPerceptron(math.prod(form.shape), hidden, num_classes)
+
+
+@model(reads=("features", "image"))
+def linear(num_classes: int, form: InputForm) -> MultiLayerPerceptron:
+    """One linear layer: logistic regression, on images or features."""
+    if form.kind == "tokens":
+        raise form.mismatch("linear", "images or features")
+    return MultiLayerPerceptron(math.prod(form.shape), (), num_classes)
 
 
 @model(reads=("image",))

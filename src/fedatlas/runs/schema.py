@@ -29,6 +29,7 @@ class _Form(TypedDict):
     vocabulary: list[Any]
     mean: list[float]
     std: list[float]
+    preparation: NotRequired[list[Any]]
 
 
 class _Federation(TypedDict):

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fedatlas.client.model import skips_single_examples
-from fedatlas.data.dataset import first_few
+from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.data.federation import Federation
 from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import UsageError, expect
@@ -155,12 +155,7 @@ def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, se
             "origin": None if federation.origin is None else asdict(federation.origin),
             "classes": list(federation.data.classes),
             "fingerprint": fingerprint(federation),
-            "form": {
-                "shape": list(federation.data.inputs.shape[1:]),
-                "vocabulary": list(federation.data.vocabulary),
-                "mean": list(federation.data.mean),
-                "std": list(federation.data.std),
-            },
+            "form": _form(federation.data),
             "clients": [
                 {
                     "name": c.name,
@@ -186,6 +181,18 @@ def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, se
             **_described(settings.plan),
         },
         "seeds": asdict(settings.seeds),
+    }
+
+
+def _form(data: Dataset) -> dict[str, Any]:
+    """Return the form of examples as plain values; how inputs were made from a table, only where they were."""
+    prepared = {} if data.preparation is None else {"preparation": data.preparation.described()}
+    return {
+        "shape": list(data.inputs.shape[1:]),
+        "vocabulary": list(data.vocabulary),
+        "mean": list(data.mean),
+        "std": list(data.std),
+        **prepared,
     }
 
 

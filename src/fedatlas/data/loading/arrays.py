@@ -10,8 +10,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fedatlas.data.dataset import Dataset, check_finite
-from fedatlas.errors import DataError, UsageError
+from fedatlas.data.dataset import DTYPES, Dataset, check_finite
+from fedatlas.errors import DataError, UsageError, unknown_name
 
 Array = NDArray[Any]
 
@@ -28,18 +28,22 @@ def from_arrays(
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
     vocabulary: Sequence[str] = (),
+    kind: str | None = None,
 ) -> Dataset:
     """Return a Dataset from numpy arrays, tensors or lists.
 
-    ``inputs`` are images (uint8, or floats in [0, 1]; N x height x width, channels first or last), features (floats,
-    N x width) or tokens (integers, N x length). ``labels``, ``domain`` and ``owner`` are integers or names, one for
-    each example. ``owner`` is the natural client of an example, ``vocabulary`` what each token stands for.
+    ``inputs`` are images (uint8, or floats in [0, 1]; N x height x width, channels first or last) or features (numbers,
+    N x width); with ``kind="tokens"``, or a vocabulary, they are tokens (whole numbers, N x length). ``labels``,
+    ``domain`` and ``owner`` are integers or names, one for each example. ``owner`` is the natural client of an example,
+    ``vocabulary`` what each token stands for.
 
         >>> data = from_arrays([[0.1, 0.2], [0.3, 0.4]], ["cat", "dog"])
         >>> data.kind, data.classes
         ('features', ('cat', 'dog'))
     """
-    examples = as_inputs(name, inputs)
+    values = _array(inputs)
+    named = kind is None and len(vocabulary) > 0 and values.dtype.kind in "ui"
+    examples = as_inputs(name, values, "tokens" if named else kind)
     targets, class_names = _labels(name, _array(labels), classes)
     domain_index, domains = _names(name, "domain", domain)
     owner_index, owners = _names(name, "owner", owner)
@@ -88,15 +92,20 @@ def _array(values: ArrayLike | Tensor) -> Array:
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
-def as_inputs(name: str, inputs: ArrayLike | Tensor) -> Tensor:
-    """Return images as uint8 (N, channels, height, width), features as float32, tokens as int64."""
+def as_inputs(name: str, inputs: ArrayLike | Tensor, kind: str | None = None) -> Tensor:
+    """Return images as uint8 (N, channels, height, width), features as float32, tokens as int64.
+
+    ``kind`` is checked where it is given; whole numbers are tokens only where it says so.
+    """
+    if kind is not None and kind not in DTYPES:
+        raise unknown_name("kind of inputs", kind, DTYPES)
     values = _array(inputs)
-    kind, axes = values.dtype.kind, values.ndim
-    if axes in (3, 4) and kind in "uif":
+    form, axes = values.dtype.kind, values.ndim
+    if axes in (3, 4) and form in "uif" and kind in (None, "image"):
         return _images(name, values)
-    if axes == 2 and kind == "f":
+    if axes == 2 and form in "uifb" and kind in (None, "features"):
         return _float32(values)
-    if axes == 2 and kind in "ui" and values.dtype != np.uint8:
+    if axes == 2 and form in "ui" and kind == "tokens":
         if values.size and values.min() < 0:
             raise DataError(
                 f"{name}: tokens must be 0 or more, got {values.min()}. Renumber them.",
@@ -106,9 +115,9 @@ def as_inputs(name: str, inputs: ArrayLike | Tensor) -> Tensor:
             )
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
     raise DataError(
-        f"{name}: inputs of {values.dtype} and shape {values.shape} are of no known kind. Give images (uint8, or "
-        "floats in [0, 1]; N x height x width, channels first or last), features (floats, N x width) or tokens "
-        "(int64, N x length).",
+        f"{name}: inputs of {values.dtype} and shape {values.shape} are not {kind or 'of a known kind'}. Give images "
+        "(uint8, or floats in [0, 1]; N x height x width, channels first or last), features (numbers, N x width) or, "
+        'with kind="tokens", tokens (whole numbers, N x length).',
         code="wrong-shape",
         what="inputs",
         got=values.dtype,
