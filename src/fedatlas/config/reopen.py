@@ -7,8 +7,6 @@ data, and whatever else was built by hand, must be given again and is checked ag
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,10 @@ from torch import nn
 from fedatlas.algorithms import build_algorithm, standalone
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.config.config import Config
+from fedatlas.config.reading import reading_elsewhere
 from fedatlas.data import ByDomain, Dataset, Federation, Iid, NaturalId, Transform, federate
-from fedatlas.data.dataset import first_few, renumbered
-from fedatlas.data.loading.catalogue import DATASETS, SIZE, canonical_name, is_named, kind_of
+from fedatlas.data.dataset import renumbered
+from fedatlas.data.loading.catalogue import kind_of
 from fedatlas.data.loading.cells import table_columns
 from fedatlas.data.loading.texts import LABEL
 from fedatlas.data.preparation import Preparation
@@ -33,6 +32,9 @@ from fedatlas.runs.run import ATLAS, CONFIG, Run
 from fedatlas.seeds import Seeds
 from fedatlas.training.model import Model, make_model
 from fedatlas.training.train import fingerprint
+
+PREPARATION = "preparation"
+"""In the record of a run, how inputs were made from its tables."""
 
 
 def run_config(run: Run) -> Config | None:
@@ -127,23 +129,16 @@ def run_federation(run: Run, given: Federation | Dataset | None = None) -> Feder
 
 
 def prepare_as_run(run: Run, data: Dataset) -> Dataset:
-    """Return data with a table's inputs made as the run's were; warn of categories that the run does not know."""
-    described = run.resolved["federation"]["form"].get("preparation")
+    """Return data with a table's inputs made as the run's were."""
+    described = run.resolved["federation"]["form"].get(PREPARATION)
     if described is None or data.table is None:
         return data
-    preparation = Preparation.from_described(described)
     try:
-        data = data.prepared(preparation)
+        return data.prepared(Preparation.from_described(described))
     except DataError as error:
         raise DataError(
             f"{data.name} does not fit {run.folder}: {error}.", code=error.code, **error.fields, path=str(run.folder)
         ) from None
-    assert data.table is not None
-    for column, counts in preparation.unknown(data.table).items():
-        names = first_few([f"{name!r} ({count} rows)" for name, count in counts.items()])
-        said = f"{data.name}: column {column!r} has categories that the run does not know: {names}. They count as none."
-        warnings.warn(said, stacklevel=3)
-    return data
 
 
 def run_reading(run: Run, source: str | Path) -> dict[str, Any]:
@@ -151,37 +146,17 @@ def run_reading(run: Run, source: str | Path) -> dict[str, Any]:
 
     The run's own data need not be there. Of a new client's texts none are left out.
     """
-    config, kind = run_config(run), kind_of(source)
-    if kind not in ("folder", "table"):
-        return {}
-    then = run.resolved["federation"]
-    given = {} if config is None else config.reading()
-    options = {key: value for key, value in given.items() if (key == SIZE) == (kind == "folder")}
-    options.pop("fraction", None)
-    if kind == "table" and "preparation" in then["form"]:
-        return _reading_of_measurements(then, config, options, table_columns(source))
-    if config is None:
-        return {}
-    if kind == "table" and then["kind"] == "tokens":
+    config, then = run_config(run), run.resolved["federation"]
+    options = reading_elsewhere(config, source)
+    if kind_of(source) != "table":
+        return options
+    if PREPARATION in then["form"]:
+        known = {column["name"] for column in then["form"][PREPARATION] if column["kind"] == CATEGORY}
+        options["categorical"] = [name for name in table_columns(source) if name in known]
+        options.setdefault("classes", list(then["classes"]))
+    elif config is not None and then["kind"] == "tokens":
         # The next character is the task where every token is a class.
         options.setdefault("label", None if then["classes"] == then["form"]["vocabulary"] else LABEL)
-    return options
-
-
-def _reading_of_measurements(
-    then: dict[str, Any], config: Config | None, options: dict[str, Any], columns: Sequence[str]
-) -> dict[str, Any]:
-    """Return how a new client's table of measurements is read; it need not have the columns of client and domain."""
-    if config is not None and is_named(config.values["data"]["source"]):
-        options = {**DATASETS[canonical_name(config.values["data"]["source"])].reading, **options}
-    known = [column["name"] for column in then["form"]["preparation"]]
-    kinds = {column["name"]: column["kind"] for column in then["form"]["preparation"]}
-    options = {
-        key: value for key, value in options.items() if key not in ("client", "domain", "id") or value in columns
-    }
-    options["drop"] = [name for name in options.get("drop", ()) if name in columns]
-    options["categorical"] = [name for name in known if kinds[name] == CATEGORY and name in columns]
-    options.setdefault("classes", list(then["classes"]))
     return options
 
 

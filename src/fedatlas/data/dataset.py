@@ -1,5 +1,6 @@
 """A data set: examples held once, as arrays, with what is known about each."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -130,12 +131,22 @@ class Dataset:
         )
 
     def prepared(self, preparation: Preparation) -> "Dataset":
-        """Return the data with inputs made from its table by this preparation."""
+        """Return the data with inputs made from its table by this preparation.
+
+        Warn of categories that the preparation of a trained model does not know.
+        """
         if self.table is None:
             raise UsageError(
                 f"{self.name} has no table of measurements to make inputs from.", code="kind-mismatch", got=self.kind
             )
         inputs = torch.from_numpy(preparation.inputs(self.table)).to(self.inputs.device)
+        for column, counts in preparation.unknown(self.table).items() if preparation.fixed else ():
+            names = first_few([f"{name!r} in {count} rows" for name, count in counts.items()])
+            warnings.warn(
+                f"{self.name}: column {column!r} has categories that were unknown in training: {names}. They count as "
+                "none of the known ones.",
+                stacklevel=3,
+            )
         return replace(self, inputs=inputs, preparation=preparation)
 
     def domain_of(self, index: int) -> str | None:

@@ -72,7 +72,7 @@ def hello(request: Request, _: RecordDict) -> RecordDict:
         "held_out": node.held_out,
         "domain": client.domain or "",
         "position": -1 if node.position is None else node.position,
-        **DataForm.of(node.federation.data).values(),
+        **DataForm.of(node.federation.data, client.train[:0] if node.held_out else client.train).values(),
     }
     return RecordDict({ABOUT: plain(about)})
 

@@ -27,6 +27,8 @@ def write_npz(federation: Federation, client: int, path: Path | str) -> Path:
     arrays = {f"x_{part}": data.inputs[own].cpu().numpy() for part, own in parts.items() if len(own)}
     arrays |= {f"y_{part}": data.labels[own].cpu().numpy() for part, own in parts.items() if len(own)}
     arrays |= {"classes": np.array(data.classes)}
+    if data.vocabulary:
+        arrays |= {"vocabulary": np.array(data.vocabulary)}
     if data.mean:
         arrays |= {"mean": np.array(data.mean), "std": np.array(data.std)}
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]

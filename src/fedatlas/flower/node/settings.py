@@ -22,7 +22,9 @@ from typing import Any
 
 from fedatlas.algorithms.user_function import find_function
 from fedatlas.config.config import Config
+from fedatlas.config.reading import reading_elsewhere
 from fedatlas.data import Dataset, Federation, Iid, federate, load_dataset
+from fedatlas.data.loading.catalogue import kind_of
 from fedatlas.errors import DataError, UsageError, unknown_name
 
 KEYS = ("client", "data", "loader", "domain", "held-out", "memory", "forget", "device")
@@ -85,7 +87,7 @@ def _own_federation(settings: Mapping[str, Any], config: Config) -> Federation:
             options=("data", "loader"),
         )
     seed, fraction = config.seeds().partition, config.values["data"]["test_fraction"]
-    found = load_dataset(str(settings["data"]), seed=seed) if "data" in settings else _load(settings)
+    found = _read(str(settings["data"]), config) if "data" in settings else _load(settings)
     if isinstance(found, Federation):
         if len(found) != 1:
             raise DataError(
@@ -99,6 +101,12 @@ def _own_federation(settings: Mapping[str, Any], config: Config) -> Federation:
     # Without an official test part, a share of the examples becomes the test part, drawn by the run's seed.
     test = "all" if found.is_test is not None and bool(found.is_test.any()) else "client"
     return federate(found, Iid(num_clients=1), test=test, test_fraction=fraction, seed=seed)
+
+
+def _read(path: str, config: Config) -> Dataset:
+    """Return the node's own data; a table is read as the run's config says."""
+    options = reading_elsewhere(config, path) if kind_of(path) == "table" else {}
+    return load_dataset(path, seed=config.seeds().partition, options=options)
 
 
 def _load(settings: Mapping[str, Any]) -> Dataset | Federation:

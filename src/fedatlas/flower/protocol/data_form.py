@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from fedatlas.data.dataset import DTYPES, Dataset, renumbered
 from fedatlas.data.federation import Client, Federation
+from fedatlas.data.preparation import Preparation
+from fedatlas.data.table import ColumnSums
 from fedatlas.errors import DataError
 from fedatlas.seeds import generator
 
@@ -30,7 +35,10 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class DataForm:
-    """The form of examples. It must be the same for all clients; only classes may differ, and are merged."""
+    """The form of examples. It must be the same for all clients; only classes may differ, and are merged.
+
+    Clients with tables send the sums of their columns. All sums together make the preparation, and with it the shape.
+    """
 
     kind: str
     shape: tuple[int, ...]
@@ -38,13 +46,19 @@ class DataForm:
     vocabulary: tuple[str, ...] = ()
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    sums: ColumnSums | None = None
+    """Of the columns of a client's table, or of several clients'."""
+    preparation: Preparation | None = None
+    """How every table becomes inputs, once all sums are there."""
 
     @classmethod
-    def of(cls, data: Dataset) -> DataForm:
-        """Return the form of a data set."""
+    def of(cls, data: Dataset, rows: Tensor | None = None) -> DataForm:
+        """Return the form of a data set; of a table with the sums of these rows, or of none."""
+        some = np.zeros(0, np.int64) if rows is None else rows.cpu().numpy()
         return cls(
             kind=data.kind,
-            shape=tuple(data.inputs.shape[1:]),
+            shape=tuple(data.inputs.shape[1:]) if data.table is None else (),
+            sums=None if data.table is None else data.table.sums(some),
             classes=data.classes,
             vocabulary=data.vocabulary,
             mean=data.mean,
@@ -52,12 +66,25 @@ class DataForm:
         )
 
     def values(self) -> dict[str, Any]:
-        """Return the form as plain values, for a message."""
-        return {name: v if isinstance(v, str) else list(v) for name, v in vars(self).items()}
+        """Return the form as plain values, for a message; what tables add is one text each."""
+        tables = (("sums", self.sums), ("preparation", self.preparation))
+        texts = {name: "" if part is None else json.dumps(part.described()) for name, part in tables}
+        return {**self._plain(), **texts}
+
+    def record(self) -> dict[str, Any]:
+        """Return the form as plain values, for a run's record."""
+        prepared = {} if self.preparation is None else {"preparation": self.preparation.described()}
+        return {**self._plain(), **prepared}
+
+    def _plain(self) -> dict[str, Any]:
+        names = ("kind", "shape", "classes", "vocabulary", "mean", "std")
+        found = ((name, getattr(self, name)) for name in names)
+        return {name: value if isinstance(value, str) else list(value) for name, value in found}
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> DataForm:
-        """Return the form from its plain values."""
+        """Return the form from the plain values of a message or of a record."""
+        sums, preparation = (_read(values.get(name)) for name in ("sums", "preparation"))
         return cls(
             kind=str(values["kind"]),
             shape=tuple(int(n) for n in values["shape"]),
@@ -65,30 +92,54 @@ class DataForm:
             vocabulary=tuple(str(token) for token in values["vocabulary"]),
             mean=tuple(float(x) for x in values["mean"]),
             std=tuple(float(x) for x in values["std"]),
+            sums=None if sums is None else ColumnSums.from_described(sums),
+            preparation=None if preparation is None else Preparation.from_described(preparation),
         )
 
     def unite(self, other: DataForm) -> DataForm:
         """Return the form with the classes of both; raise DataError if the examples have different forms."""
-        if replace(self, classes=()) != replace(other, classes=()):
+        if self._bare() != other._bare():
             raise DataError(
                 f"its examples are {other.line()}, the others' are {self.line()}",
                 code="kind-mismatch",
                 got=other.line(),
                 wanted=self.line(),
             )
-        if self.classes == other.classes:
+        classes = self.classes
+        if classes != other.classes:
+            classes = tuple(sorted({*self.classes, *other.classes}, key=natural_order))
+        if other.sums is not None and self.preparation is not None:
+            self.preparation.places(other.sums.columns, other.sums.kinds)
+        elif other.sums is not None and self.sums is not None:
+            return replace(self, classes=classes, sums=self.sums.add(other.sums))
+        return replace(self, classes=classes)
+
+    def _bare(self) -> DataForm:
+        """Return the form without what may differ between clients."""
+        if self.sums is None and self.preparation is None:
+            return replace(self, classes=())
+        return replace(self, classes=(), shape=(), sums=None, preparation=None)
+
+    def settled(self) -> DataForm:
+        """Return the form after all clients' are united: the sums of tables become the preparation."""
+        if self.sums is None:
             return self
-        return replace(self, classes=tuple(sorted({*self.classes, *other.classes}, key=natural_order)))
+        preparation = Preparation.from_sums([self.sums])
+        return replace(self, shape=(preparation.width,), sums=None, preparation=replace(preparation, fixed=True))
 
     def adopt(self, data: Dataset) -> Dataset:
-        """Return a client's data with its labels numbered by this form's classes."""
+        """Return a client's data with its labels numbered by this form's classes, and a table's inputs made by it."""
         self.unite(DataForm.of(data))
+        if self.preparation is not None:
+            data = data.prepared(self.preparation)
         return renumbered(data, self.classes, self.vocabulary)
 
     def line(self) -> str:
         """Return the form in words."""
         scaling = f", mean {list(self.mean)}, std {list(self.std)}" if self.mean else ""
         words = f", {len(self.vocabulary)} tokens known" if self.vocabulary else ""
+        if self.sums is not None or self.preparation is not None:
+            return "the rows of a table"
         return f"{self.kind} of shape {list(self.shape)}{scaling}{words}"
 
     def stand_in(self, members: Sequence[Member], sizes: Sequence[int] | None = None) -> Federation:
@@ -116,6 +167,11 @@ class DataForm:
             for member, own in zip(members, parts, strict=True)
         )
         return Federation(data=data, clients=tuple(clients), partition="each client's own data, at its node")
+
+
+def _read(value: Any) -> Any:
+    """Return what a message holds as text, and a record as it is; None if it holds nothing."""
+    return (json.loads(value) if isinstance(value, str) else value) if value else None
 
 
 def natural_order(name: str) -> list[tuple[int, int, str]]:

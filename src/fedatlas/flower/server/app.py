@@ -172,7 +172,7 @@ def _gather(exchange: Exchange, settings: NetworkSettings) -> tuple[list[Member]
                 client=known.member.name,
                 **error.fields,
             ) from None
-    return [known.member for known in found], form
+    return [known.member for known in found], form.settled()
 
 
 def _gather_again(exchange: Exchange, members: Sequence[Member]) -> None:
@@ -222,7 +222,7 @@ def _describe(members: Sequence[Member], form: DataForm) -> dict[str, Any]:
         }
         for m in members
     ]
-    digest = hashlib.blake2b(json.dumps([clients, form.values()]).encode(), digest_size=16)
+    digest = hashlib.blake2b(json.dumps([clients, form.record()]).encode(), digest_size=16)
     return {
         "data": NETWORK,
         "kind": form.kind,
@@ -230,7 +230,7 @@ def _describe(members: Sequence[Member], form: DataForm) -> dict[str, Any]:
         "classes": list(form.classes),
         "fingerprint": digest.hexdigest(),
         "clients": clients,
-        "form": form.values(),
+        "form": form.record(),
     }
 
 

@@ -314,7 +314,9 @@ def _read_hello(reply: Message) -> KnownClient:
             domain=str(about["domain"]) or None,
         )
         form, position = DataForm.from_values(about), int(about["position"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
         raise BadReplyError(f"its introduction cannot be read: {error!r}", code="reply-unreadable") from error
     if not 1 <= member.num_train < 1 << 50 or not 0 <= member.num_test < 1 << 50:
         raise BadReplyError(
@@ -323,4 +325,7 @@ def _read_hello(reply: Message) -> KnownClient:
             num_train=member.num_train,
             num_test=member.num_test,
         )
+    rows = 0 if member.held_out else member.num_train
+    if form.sums is not None and bool((form.sums.count + form.sums.missing != rows).any()):
+        raise BadReplyError(f"the sums of its columns are not of {rows} rows", code="wrong-value", wanted=rows)
     return KnownClient(member=member, form=form, position=None if position < 0 else position)
