@@ -19,7 +19,7 @@ from fedatlas.errors import DataError
 
 MISSING = "missing"
 """The name of the entry that says that a cell is missing."""
-_CONSTANT = 1e-12
+_CONSTANT = 1e-14
 """A variance below this share of the mean square is rounding: the column does not vary."""
 
 

@@ -195,8 +195,8 @@ def _check_words(where: str, name: str, cells: Sequence[str]) -> None:
         said = "holds dates. Make a number of it, such as an age in years or days since a date, or leave it out: drop ="
         raise _unfit(where, name, cells, words[0], "dates", f"{said} [{name!r}]")
     if all(_DECIMAL_COMMA.fullmatch(word) for word in words):
-        point = words[0].replace(",", ".")
-        raise _unfit(where, name, cells, words[0], "decimal commas", f"has decimal commas. Write {point}")
+        said = "has commas in its numbers. Write a point before decimals, and nothing between thousands"
+        raise _unfit(where, name, cells, words[0], "decimal commas", said)
     if numbers > len(words):
         said = (
             f"holds numbers, and texts in {len(words)} of {len(cells)} rows. Correct them or leave the cells empty; or,"

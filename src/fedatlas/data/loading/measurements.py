@@ -164,7 +164,7 @@ def _check_ids(cells: CellTable, roles: Roles, owner: torch.Tensor | None) -> No
 
 def _found(cells: CellTable, roles: Roles, table: Table, classes: Counter[str], owners: Sequence[str]) -> str:
     """Return one line that says what was found in a table."""
-    counts = ", ".join(f"{name} {count:,}" for name, count in classes.most_common(4))
+    counts = ", ".join(f"{name}: {count:,}" for name, count in classes.most_common(4))
     said = [f"label {roles.label!r} ({counts}{', ...' if len(classes) > 4 else ''})"]
     if roles.client is None:
         said.append("no client column")
