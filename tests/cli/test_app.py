@@ -394,3 +394,14 @@ def test_an_atlas_is_mapped_and_used(arrays: Path, tmp_path: Path) -> None:
 
 def test_map_makes_as_many_passes_as_the_function_does() -> None:
     assert inspect.signature(map_).parameters["epochs"].default == EPOCHS
+
+
+def test_a_table_is_trained_on_and_the_command_says_what_it_found(tmp_path: Path) -> None:
+    result = invoke("train", "--data", "heart", "--model", "linear", "--rounds", "2", "--folder", str(tmp_path / "run"))
+    assert result.exit_code == 0, result.output
+    assert re.search(r"heart: 920 rows; label 'num' \(ill: 509, healthy: 411\); client 'hospital' \(4: ", result.output)
+    assert "heart: 31 inputs from 13 columns" in result.output
+    (tmp_path / "t.csv").write_text("site,age,result\na,1,2\nb,2,3\n")
+    result = invoke("train", "--data", str(tmp_path / "t.csv"))
+    assert result.exit_code == 2
+    assert "no column is the label; the columns are 'site', 'age', 'result'" in result.output

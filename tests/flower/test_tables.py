@@ -19,6 +19,7 @@ from fedatlas.flower.node.settings import open_node
 from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.flower.server.app import serve
 from fedatlas.flower.server.newcomers import adapt_newcomers
+from fedatlas.parts.table_sums import TABLE_SUMS
 from fedatlas.testing.flower_grid import InProcessGrid
 from flower_network import simulated
 from raising import raises
@@ -132,6 +133,12 @@ def test_sums_are_united_and_a_held_out_node_sends_none() -> None:
     with pytest.warns(UserWarning, match="column 'blood' has categories that were unknown in training: 'C' in 1 rows"):
         inputs = settled.adopt(held_out).inputs
     torch.testing.assert_close(inputs[0], torch.tensor([95 / 5**0.5, 0.0, 0.0, 0.0]))
+
+
+def test_all_that_a_table_sends_is_declared() -> None:
+    sums = DataForm.of(tiny("one", [1, 3], ["A", "B"])).sums
+    assert sums is not None
+    assert {one.name for one in TABLE_SUMS} == sums.described().keys() - {"columns", "kinds"}
 
 
 def test_tables_that_do_not_fit_are_refused() -> None:

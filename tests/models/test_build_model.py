@@ -15,6 +15,7 @@ IMAGE: dict[str, Any] = {"num_classes": 5, "input_shape": (3, 16, 16)}
 TOKENS: dict[str, Any] = {"num_classes": 5, "input_shape": (6,), "vocabulary_size": 7}
 SETTINGS: dict[str, dict[str, Any]] = {
     "mlp": IMAGE | {"hidden": (12, 9)},
+    "linear": IMAGE,
     "cnn": IMAGE | {"width": 4},
     "resnet18": IMAGE | {"width": 4, "norm": "group"},
     "mobilenet_v2": IMAGE | {"width": 0.1, "norm": "layer", "stem_stride": 1},
@@ -104,7 +105,7 @@ def test_an_unknown_option_lists_the_model_s_options() -> None:
     assert model_options("hf:anything").keys() == {"pooling", "image_size", "frozen"}
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet18", "mobilenet_v2", "cct_7_3x1", "mlp"])
+@pytest.mark.parametrize("name", ["cnn", "resnet18", "mobilenet_v2", "cct_7_3x1", "mlp", "linear"])
 def test_an_image_model_refuses_tokens(name: str) -> None:
     with raises(UsageError, "kind-mismatch", model=name, got="tokens", fitting="char_lstm"):
         build_model(name, num_classes=2, input_shape=(6,), vocabulary_size=7)
@@ -114,7 +115,7 @@ def test_the_lstm_refuses_images_and_features() -> None:
     with raises(UsageError, "kind-mismatch", model="char_lstm", got="image") as caught:
         build_model("char_lstm", num_classes=2, input_shape=(3, 8, 8))
     assert {"cnn", "mlp", "vit"} < set(caught.value.fields["fitting"].split(", "))
-    with raises(UsageError, "kind-mismatch", model="char_lstm", got="features", fitting="linear, mlp"):
+    with raises(UsageError, "kind-mismatch", model="char_lstm", got="features", fitting="mlp, linear"):
         build_model("char_lstm", num_classes=2, input_shape=(6,))
 
 

@@ -20,6 +20,15 @@ def test_mlp_counts_its_layers_on_images_and_on_features() -> None:
     assert torch.equal(linear(inputs)[0], inputs)
 
 
+def test_linear_is_one_layer_on_the_inputs() -> None:
+    """31 * 2 + 2 = 64; an image is flattened."""
+    model = build_model("linear", num_classes=2, input_shape=(31,))
+    assert count(model) == 64
+    inputs = torch.randn(3, 31)
+    torch.testing.assert_close(model(inputs)[1], inputs @ model.head.weight.T + model.head.bias)
+    assert count(build_model("linear", num_classes=10, input_shape=(1, 28, 28))) == 7850
+
+
 def test_cnn_has_the_count_of_the_benchmark_network() -> None:
     """Convolutions 27 * 32 + 32 and 288 * 64 + 64, hidden 64 * 14 * 14 * 128 + 128, head 128 * 10 + 10."""
     model = build_model("cnn", num_classes=10, input_shape=(3, 32, 32))

@@ -164,8 +164,9 @@ def test_a_model_of_ones_own_is_given_again_to_be_used(tmp_path: Path) -> None:
     for nonsense in ("x", None, [[1.0], [1.0, 2.0]], np.array(["a"])):
         with raises(DataError, "wrong-type", setting="inputs"):
             run.prepare(nonsense)
+    assert run.prepare(np.ones((2, 4), np.uint8)).dtype == torch.float32
     with raises(DataError, "wrong-shape"):
-        run.prepare(np.ones((2, 4), np.uint8))
+        run.prepare(np.ones((2, 4), complex))
 
 
 def test_whose_model_must_be_said_where_clients_keep_some_of_it(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,10 +10,14 @@ from torch import Tensor, nn
 
 from fedatlas.client.model import PERSONAL, Workbench
 from fedatlas.client.scoring import mean_personal
-from fedatlas.config.reopen import is_model_name, run_algorithm
+from fedatlas.config.reopen import PREPARATION, is_model_name, run_algorithm
 from fedatlas.data.dataset import DTYPES
 from fedatlas.data.federation import find_client
 from fedatlas.data.loading.arrays import as_inputs
+from fedatlas.data.loading.cells import Frame, read_cells
+from fedatlas.data.loading.measurements import read_columns
+from fedatlas.data.preparation import Preparation
+from fedatlas.data.table import CATEGORY
 from fedatlas.errors import DataError, UsageError
 from fedatlas.models import build_model
 from fedatlas.parts.algorithm import Algorithm
@@ -69,8 +74,13 @@ def trained_network(
 
 
 def prepared_inputs(run: Run, inputs: Any) -> Tensor:
-    """Return examples, as ``from_arrays`` takes them, in the form in which the run's network was trained on them."""
+    """Return examples in the form in which the run's network was trained on them.
+
+    Examples are given as ``from_arrays`` takes them; those of a run on a table, as a frame or a file with its columns.
+    """
     kind, form = run.resolved["federation"]["kind"], run.resolved["federation"]["form"]
+    if PREPARATION in form and isinstance(inputs, Frame | str | Path):
+        return _rows(Preparation.from_described(form[PREPARATION]), inputs)
     wanted = (DTYPES[kind], tuple(form["shape"]))
     try:
         tensor = torch.as_tensor(inputs)
@@ -99,6 +109,16 @@ def prepared_inputs(run: Run, inputs: Any) -> Tensor:
         mean, std = (torch.tensor(form[name], device=tensor.device).view(1, -1, 1, 1) for name in ("mean", "std"))
         tensor = tensor.sub_(mean).div_(std)
     return tensor
+
+
+def _rows(preparation: Preparation, source: Frame | str | Path) -> Tensor:
+    """Return the rows of a table as inputs; columns that the run does not use, such as the label, may be there."""
+    cells = read_cells(source)
+    used = [column for column in preparation.columns if column.name in cells.columns]
+    preparation.places(tuple(column.name for column in used), tuple(column.kind for column in used))
+    codes = {column.name for column in used if column.kind == CATEGORY}
+    table = read_columns(cells, [column.name for column in used], codes)
+    return torch.from_numpy(preparation.inputs(table))
 
 
 def _algorithm(run: Run, given: Algorithm | None) -> Algorithm:

@@ -25,7 +25,9 @@ def reading_elsewhere(config: Config | None, path: str | Path) -> dict[str, Any]
     source = canonical_name(config.values["data"]["source"])
     given = {**(DATASETS[source].reading if source in DATASETS else {}), **config.reading()}
     options = {key: value for key, value in given.items() if (key == SIZE) == (kind == "folder") and key != "fraction"}
-    return options if kind == "folder" else _that_exist(options, table_columns(path))
+    if kind == "folder" or not {*FEW, "drop"} & options.keys():
+        return options
+    return _that_exist(options, table_columns(path))
 
 
 def _that_exist(options: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:

@@ -129,7 +129,10 @@ class Run:
         return trained_network(self, client, network=network, algorithm=algorithm)
 
     def prepare(self, inputs: Any) -> Tensor:
-        """Return examples, as ``from_arrays`` takes them, in the form in which the network was trained on them."""
+        """Return examples in the form in which the network was trained on them.
+
+        Examples are given as ``from_arrays`` takes them; for a run on a table, as a frame or a file with its columns.
+        """
         from fedatlas.adapting.inference import prepared_inputs  # it reads runs: a circle otherwise
 
         return prepared_inputs(self, inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,13 +34,7 @@ def from_cells(
     owner, owners = _named(cells, roles.client)
     domain, domains = _named(cells, roles.domain)
     _check_ids(cells, roles, owner)
-    parsed = [parse_column(cells.where, name, cells.columns[name], name in categorical) for name in roles.inputs]
-    table = Table(
-        columns=roles.inputs,
-        kinds=tuple(kind for kind, _, _ in parsed),
-        values=np.stack([values for _, values, _ in parsed], 1),
-        categories=tuple(known for _, _, known in parsed),
-    )
+    table = read_columns(cells, roles.inputs, categorical)
     preparation = Preparation.unscaled(table)
     return Dataset(
         name=cells.name,
@@ -54,6 +48,17 @@ def from_cells(
         table=table,
         preparation=preparation,
         remarks=(_found(cells, roles, table, Counter(class_names[i] for i in labels), owners),),
+    )
+
+
+def read_columns(cells: CellTable, names: Sequence[str], categorical: Collection[str]) -> Table:
+    """Return the table of some columns."""
+    parsed = [parse_column(cells.where, name, cells.columns[name], name in categorical) for name in names]
+    return Table(
+        columns=tuple(names),
+        kinds=tuple(kind for kind, _, _ in parsed),
+        values=np.stack([values for _, values, _ in parsed], 1),
+        categories=tuple(known for _, _, known in parsed),
     )
 
 
