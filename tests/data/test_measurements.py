@@ -300,5 +300,9 @@ def test_heart_comes_with_its_hospitals_and_its_attribution() -> None:
     assert data.table is not None
     zeros = data.owner[torch.from_numpy(data.table.column("chol") == 0)]
     assert zeros.bincount(minlength=4).tolist() == [0, 0, 123, 49]
+    fewer = load_dataset("heart", options={"drop": ["chol"], "categorical": []})
+    assert fewer.table is not None
+    assert len(fewer.table.columns) == 12
+    assert set(fewer.table.kinds) == {"number"}
     notice = (Path(load_dataset.__code__.co_filename).parents[1] / "embedded" / "NOTICE.md").read_text()
     assert all(name in notice for name in ("Janosi", "Steinbrunn", "Pfisterer", "Detrano", "CC BY 4.0"))

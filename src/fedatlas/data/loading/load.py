@@ -25,7 +25,6 @@ from fedatlas.data.loading.catalogue import (
     NamedSet,
     canonical_name,
     check_source,
-    is_named,
 )
 from fedatlas.data.loading.cells import table_columns
 from fedatlas.data.loading.digits import generate_digits, load_digits_domains
@@ -71,7 +70,7 @@ def load_dataset(
     if known == "digits":
         data = load_digits_domains(seed)
     elif entry is not None and entry.table:
-        data = from_table(EMBEDDED / entry.table, name=known, **entry.reading)
+        data = from_table(EMBEDDED / entry.table, name=known, **{**entry.reading, **(options or {})})
     elif entry is not None and entry.hub is not None:
         data = _load_named(known, entry, entry.hub, data_folder, seed)
     else:
@@ -81,8 +80,9 @@ def load_dataset(
 
 def _check_options(name: str | Path, options: Mapping[str, Any]) -> None:
     """Raise UsageError if an option is for another kind of source."""
-    ending = Path(name).suffix
-    is_table, is_file = ending in TABLE_ENDINGS, is_named(name) or ending == ".npz"
+    ending, entry = Path(name).suffix, DATASETS.get(canonical_name(name))
+    is_table = ending in TABLE_ENDINGS or (entry is not None and entry.table != "")
+    is_file = entry is not None or ending == ".npz"
     for titles, fits, kind in (
         ([title for title in options if title != SIZE], is_table, f"a table ({', '.join(TABLE_ENDINGS)})"),
         ([title for title in options if title == SIZE], not (is_table or is_file), "a folder of pictures"),
