@@ -120,7 +120,7 @@ def test_columns_are_found_by_their_usual_names_and_told(tmp_path: Path) -> None
     assert data.inputs.tolist() == [[3.0], [4.0], [5.0]]
     assert data.remarks == (
         "visits: 3 rows; label 'Diagnosis' (sick: 2, well: 1); client 'Site' (2: x, y); domain 'domain'; ids "
-        "'Patient_ID' (not used); 1 columns of measurements with 0 of 3 cells missing",
+        "'Patient_ID' (not used); 1 column of measurements with 0 of 3 cells missing",
     )
     named = from_table(tmp_path / "visits.csv", client="domain", label="Site", id=None, domain=None, drop=["Diagnosis"])
     assert (named.owners, named.classes) == (("n", "s"), ("x", "y"))
@@ -281,6 +281,11 @@ def test_ten_thousand_columns_are_read(tmp_path: Path) -> None:
     names = ",".join(f"g{i}" for i in range(10_000))
     federation = federate(from_table(write(tmp_path, f"site,y,{names}\n" + "\n".join(lines))), NaturalId())
     assert federation.data.inputs.shape == (16, 10_000)
+
+
+def test_long_ids_keep_their_last_digits(tmp_path: Path) -> None:
+    data = from_table(write(tmp_path, "id,age,y\n12345678901234567,5,0\n12345678901234568,6,1\n"))
+    assert len(data) == 2
 
 
 def test_rows_of_clients_may_count_alike(tmp_path: Path) -> None:

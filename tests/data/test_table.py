@@ -77,6 +77,16 @@ def test_tables_of_all_three_forms_are_read(tmp_path, ending):
     assert len(windows) == len(rows[0][0]) - 5 + len(rows[1][0]) - 5
 
 
+def test_texts_are_read_from_parquet_and_between_semicolons_too(tmp_path):
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    columns = {"text": ["abcd", "bcda"], "client": ["ann", "bob"]}
+    parquet.write_table(arrow.table(columns), tmp_path / "t.parquet")
+    (tmp_path / "t.csv").write_text("text;client\nabcd;ann\nbcda;bob\n")
+    for name in ("t.parquet", "t.csv"):
+        data = from_table(tmp_path / name, context=3)
+        assert (data.owners, [spell(data, i) for i in range(2)]) == (("ann", "bob"), ["abc", "bcd"])
+
+
 def test_a_table_without_clients_has_no_owners(tmp_path):
     (tmp_path / "t.csv").write_text("text\nabcdef\n")
     assert from_table(tmp_path / "t.csv", client=None, context=2).owner is None

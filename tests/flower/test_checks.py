@@ -1,5 +1,6 @@
 """The server's checks of a reply before it is used, one fault at a time."""
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
@@ -194,6 +195,16 @@ def test_a_reply_may_be_four_times_as_large_as_the_message_and_some_more() -> No
 
 
 FORM = DataForm(kind="features", shape=(2,), classes=("a", "b"))
+SUMS = {
+    "columns": ["age"],
+    "kinds": ["number"],
+    "categories": [[]],
+    "count": [7],
+    "missing": [2],
+    "total": [14.0],
+    "squares": [30.0],
+}
+PREPARED = [{"name": "age", "kind": "number", "mean": 0.0, "std": 1.0, "categories": [], "indicator": False}]
 WHO = {"name": "ward-7", "num_train": 9, "num_test": 3, "held_out": False, "domain": "", "position": -1}
 
 
@@ -214,6 +225,9 @@ def test_a_node_introduces_its_client() -> None:
     found = _read_hello(hello(domain="north", position=2, held_out=True))
     assert found.member == Member(name="ward-7", num_train=9, num_test=3, held_out=True, domain="north")
     assert (found.form, found.position) == (FORM, 2)
+    table = _read_hello(hello(sums=json.dumps(SUMS))).form
+    assert table.sums is not None
+    assert table.sums.described() == SUMS
     plain_one = _read_hello(hello())
     assert (plain_one.member.domain, plain_one.position, plain_one.member.held_out) == (None, None, False)
 
@@ -228,6 +242,11 @@ def test_a_node_introduces_its_client() -> None:
         ({"num_train": 0}, "out-of-range", {"num_train": 0, "num_test": 3}),
         ({"num_test": -1}, "out-of-range", {"num_train": 9, "num_test": -1}),
         ({"shape": ["wide"]}, "reply-unreadable", {}),
+        ({"sums": "{nonsense"}, "reply-unreadable", {}),
+        ({"sums": json.dumps(SUMS | {"count": [10**30]})}, "reply-unreadable", {}),
+        ({"sums": json.dumps(SUMS | {"count": [8]})}, "wrong-value", {"wanted": 9}),
+        ({"sums": json.dumps(SUMS), "held_out": True}, "wrong-value", {"wanted": 0}),
+        ({"preparation": json.dumps(PREPARED)}, "wrong-value", {"got": "preparation"}),
     ],
 )
 def test_a_node_with_a_wrong_introduction_is_refused(

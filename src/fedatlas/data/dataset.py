@@ -141,7 +141,7 @@ class Dataset:
             )
         inputs = torch.from_numpy(preparation.inputs(self.table)).to(self.inputs.device)
         for column, counts in preparation.unknown(self.table).items() if preparation.fixed else ():
-            names = first_few([f"{name!r} in {count} rows" for name, count in counts.items()])
+            names = first_few([f"{name!r} ({count} of {len(self)} rows)" for name, count in counts.items()])
             warnings.warn(
                 f"{self.name}: column {column!r} has categories that were unknown in training: {names}. They count as "
                 "none of the known ones.",

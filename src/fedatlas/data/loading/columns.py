@@ -20,6 +20,7 @@ IDS = ("id", "patient", "subject", "record", "case", "row", "index", "", "unname
 MAX_CATEGORIES = 50
 """A column of more different texts is taken for free text or names."""
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2})( .*)?|\d{4}/\d{1,2}/\d{1,2}")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 
@@ -109,9 +110,13 @@ def as_names(cells: Cells) -> list[str]:
 
 
 def _name(value: str | float) -> str:
-    number = float(value) if not isinstance(value, str) or _is_number(value) else None
-    if number is None:
-        return str(value)
+    if isinstance(value, str):
+        # A long number is an id, of which a float would lose the last digits.
+        if _WHOLE.fullmatch(value):
+            return str(int(value))
+        if not _is_number(value):
+            return value
+    number = float(value)
     if np.isnan(number):
         return ""
     return str(int(number)) if number.is_integer() else repr(number)
@@ -162,7 +167,7 @@ def _numbers(cells: Cells) -> Floats | None:
     if not isinstance(cells, list):
         return cells
     try:
-        return np.array([cell or "nan" for cell in cells]).astype(np.float64)
+        return np.array([float(cell or "nan") for cell in cells])
     except ValueError:
         return None
 

@@ -180,5 +180,6 @@ def _found(cells: CellTable, roles: Roles, table: Table, classes: Counter[str], 
     said += [f"ids {', '.join(map(repr, roles.ids))} (not used)"] if roles.ids else []
     said += [f"left out {first_few(roles.dropped)}"] if roles.dropped else []
     missing = int(table.missing.sum())
-    said.append(f"{len(table.columns)} columns of measurements with {missing:,} of {table.values.size:,} cells missing")
+    number = f"{len(table.columns)} {'column' if len(table.columns) == 1 else 'columns'}"
+    said.append(f"{number} of measurements with {missing:,} of {table.values.size:,} cells missing")
     return f"{cells.name}: {cells.num_rows:,} rows; {'; '.join(said)}"

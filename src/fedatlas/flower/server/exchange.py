@@ -325,6 +325,8 @@ def _read_hello(reply: Message) -> KnownClient:
             num_train=member.num_train,
             num_test=member.num_test,
         )
+    if form.preparation is not None:
+        raise BadReplyError("a node may not say how others' tables are read", code="wrong-value", got="preparation")
     rows = 0 if member.held_out else member.num_train
     if form.sums is not None and bool((form.sums.count + form.sums.missing != rows).any()):
         raise BadReplyError(f"the sums of its columns are not of {rows} rows", code="wrong-value", wanted=rows)
