@@ -49,9 +49,7 @@ def test_a_newcomers_rows_are_scaled_and_encoded_as_the_runs(run: Run, tmp_path:
         "drop": [],
     }
     data = load_dataset(file, options=options)
-    with pytest.warns(
-        UserWarning, match=r"column 'kind' has categories that were unknown in training: 'q' \(1 of 4 rows"
-    ):
+    with pytest.warns(UserWarning, match=r"'kind' has categories that were unknown in training: 'q' \(1 of 4 rows"):
         adapter = Adapter(run, data=data)
     age, kind = run.resolved["federation"]["form"]["preparation"]
     assert (kind["categories"], age["indicator"]) == (["x", "y"], True)
