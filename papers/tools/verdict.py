@@ -101,7 +101,9 @@ def kind_cells(pool: Pool) -> Iterator[Cell]:
         if pool.domains is not None:
             yield _drawn("one domain", alpha, pool.one_kind, NONE, few=True)
             yield _drawn("five domains", alpha, pool.kinds, INPUTS, few=True)
-            yield _drawn("five domains, one client swapped", alpha, pool.kinds, BOTH, few=True, swapped=True)
+            yield _drawn("five domains, a client swapped", alpha, pool.kinds, BOTH, few=True, swapped="any")
+            clear = "handwritten"
+            yield _drawn(f"five domains, a {clear} client swapped", alpha, pool.kinds, BOTH, few=True, swapped=clear)
             continue
         yield _drawn("none", alpha, plain, NONE)
         if alpha is None:
@@ -146,13 +148,14 @@ def _drawn(
     *,
     few: bool = False,
     uneven: bool = False,
-    swapped: bool = False,
+    swapped: str = "",
 ) -> Cell:
     def recipe(rng: np.random.Generator) -> Recipe:
         clients = int(rng.integers(10, 26) if few else rng.integers(12, 41))
         members = dealt(kinds(rng), clients)
         if swapped:
-            members[-1] = Kind(members[-1].look, shuffled(rng, 2))
+            chosen = [i for i, kind in enumerate(members) if swapped in ("any", kind.look)][-1]
+            members[chosen] = Kind(members[chosen].look, shuffled(rng, 2))
         images = int(rng.integers(50, 76) if few else rng.integers(100, 301))
         return Recipe(kinds=members, images=images, alpha=alpha, uneven=uneven)
 

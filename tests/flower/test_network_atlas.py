@@ -77,4 +77,7 @@ def check_same_atlas_and_bits(config: Config, run: Any, folder: Path) -> None:
     found = Atlas.load(run.folder / "atlas.safetensors")
     assert found.names == wanted.names
     assert all(torch.equal(found.halves[half], wanted.halves[half]) for half in wanted.halves)
+    assert (found.summary is None) == (wanted.summary is None)
+    if found.summary is not None and wanted.summary is not None:
+        assert same_bits(found.summary.tensors(), wanted.summary.tensors())
     assert same_bits(run.parameters(), simulated(config, federation, folder / "here", wanted).parameters())

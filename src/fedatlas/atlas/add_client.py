@@ -39,7 +39,9 @@ def place_client(atlas: Atlas, federation: Federation, name: str) -> Atlas:
         if embeddings.encoder != atlas.provenance.get("encoder"):
             raise _cannot(name, f"its encoder is {atlas.provenance.get('encoder')}")
         own = ENCODED[source](alone, embeddings)
-        cells = None if atlas.summary is None else cells_of_client(atlas.summary, alone, embeddings.examples.cpu())
+        if (known := atlas.summary) is not None:
+            rows = embeddings.examples.cpu()
+            cells = cells_of_client(known.whitening, alone, rows, labelled=known.labelled)
     else:
         raise _cannot(name, f"its source is {source}")
     if {half: rows.shape[1] for half, rows in own.halves.items()} != {h: r.shape[1] for h, r in atlas.halves.items()}:

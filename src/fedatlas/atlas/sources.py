@@ -68,10 +68,10 @@ def atlas_disclosures(
     >>> [disclosure.why for disclosure in atlas_disclosures("label-histogram")]
     ["the client's vector: the share of each class among its examples"]
     """
-    facts = SOURCES.facts(source)
-    vector = Disclosure("vector", f"the client's vector: {facts['discloses']}", "atlas", (None,))
+    vector = Disclosure("vector", f"the client's vector: {SOURCES.facts(source)['discloses']}", "atlas", (None,))
     if source != "client2vec":
-        return [vector, *(summary_disclosures(facts["summary"] == "classes") if "summary" in facts else [])]
+        labelled = summary_by_class(source)
+        return [vector, *([] if labelled is None else summary_disclosures(labelled))]
     if strategy not in STRATEGIES:
         raise unknown_name("strategy", strategy, STRATEGIES)
     if strategy == "federated":
@@ -96,6 +96,12 @@ def disclosures_by_source() -> dict[str, list[Disclosure]]:
         alike = all(other == first for other in others)
         found |= {name: first} if alike else {f"{name} {strategy}": own for strategy, own in said.items()}
     return found
+
+
+def summary_by_class(source: str) -> bool | None:
+    """Return whether atlases of a source have a summary by class (True), of inputs alone (False), or none (None)."""
+    kind = SOURCES.facts(source).get("summary")
+    return None if kind is None else kind == "classes"
 
 
 def kept_atlas(file: Path, make: Callable[[], Atlas], *, resume: bool) -> Atlas:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedatlas.data.federation import Federation
 from fedatlas.errors import DataError, UsageError
-from fedatlas.parts.disclosure import Disclosure, UpTo
+from fedatlas.parts.disclosure import Axis, Disclosure, UpTo
 from fedatlas.parts.types import Tensors
 from fedatlas.seeds import repeatable
 
@@ -44,6 +44,16 @@ class Sums(NamedTuple):
     """float64 (D, D): of the outer products of the embeddings less their cell's mean."""
     cells: int
     """Classes that a client has, over all clients."""
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Sums:
+        """Return the sums of one client that ``tensors`` gave."""
+        counts = tensors["counts"]
+        return cls(counts, tensors["sums"], tensors["scatter_matrix"].double(), int((counts > 0).sum()))
+
+    def tensors(self) -> Tensors:
+        """Return what one client sends; its scatter is a product in single precision, so nothing is lost."""
+        return {"counts": self.counts, "sums": self.sums, "scatter_matrix": self.scatter.float()}
 
     def plus(self, other: Sums) -> Sums:
         """Return the sums of both."""
@@ -79,6 +89,10 @@ class Whitening:
     """float64 (d, up to classes - 1): orthonormal; the directions in which the classes' means differ."""
     examples: Tensor
     """int64 (): how many examples the whitening was fitted to."""
+
+    def tensors(self) -> Tensors:
+        """Return all tensors by name, as the server sends them."""
+        return {own.name: getattr(self, own.name) for own in fields(self)}
 
     @property
     def inflation(self) -> float:
@@ -252,7 +266,7 @@ class Summary:
 
     def tensors(self) -> Tensors:
         """Return all tensors by name, to be written to a file."""
-        fixed = {f"whitening/{own.name}": getattr(self.whitening, own.name) for own in fields(Whitening)}
+        fixed = {f"whitening/{name}": table for name, table in self.whitening.tensors().items()}
         return {**fixed, **self.cells()}
 
     @classmethod
@@ -290,13 +304,22 @@ def summarise(federation: Federation, examples: Tensor, *, labelled: bool = True
         return Summary.collect(whitening, labelled, cells)
 
 
-def cells_of_client(summary: Summary, federation: Federation, examples: Tensor) -> Tensors:
-    """Return the cells of a federation's only client, with the whitening of a summary of others."""
-    labels, num_classes = _labels(federation, summary.labelled)
+def sums_of_client(federation: Federation, examples: Tensor, *, labelled: bool) -> Sums:
+    """Return the sums of a federation's only client."""
+    labels, num_classes = _labels(federation, labelled)
     (client,) = federation.clients
     own = client.train.cpu()
     with repeatable(torch.device("cpu")):
-        return client_cells(summary.whitening, examples[own], labels[own], num_classes)
+        return client_sums(examples[own], labels[own], num_classes)
+
+
+def cells_of_client(whitening: Whitening, federation: Federation, examples: Tensor, *, labelled: bool) -> Tensors:
+    """Return the cells of a federation's only client, with a whitening that was fitted to others."""
+    labels, num_classes = _labels(federation, labelled)
+    (client,) = federation.clients
+    own = client.train.cpu()
+    with repeatable(torch.device("cpu")):
+        return client_cells(whitening, examples[own], labels[own], num_classes)
 
 
 def _labels(federation: Federation, labelled: bool) -> tuple[Tensor, int]:
@@ -311,30 +334,18 @@ def summary_disclosures(labelled: bool = True) -> list[Disclosure]:
     >>> len(summary_disclosures())
     9
     """
-    axis = "classes" if labelled else 1
-    cell = "class" if labelled else "client"
-    once = "only their sum over all clients is kept"
-    sums = {
-        "sums": (f"the sum of its embeddings of each {cell}; {once}", (axis, None)),
-        "scatter_matrix": (
-            f"how its embeddings vary around the mean of each {cell}, as one matrix; {once}",
-            (None,) * 2,
-        ),
+    of, axis = (" of each class", "classes") if labelled else ("", 1)
+    once = "only the sum over all clients is kept"
+    mixing = f"how widely its embeddings{of} scatter towards other classes, and how unevenly"
+    rows: dict[str, tuple[str, tuple[Axis, ...], torch.dtype]] = {
+        "counts": (f"the number of its examples{of}", (axis,), torch.int64),
+        "sums": (f"the sum of its embeddings{of}; {once}", (axis, None), torch.float64),
+        "scatter_matrix": (f"how its embeddings vary around the mean{of}; {once}", (None, None), torch.float32),
+        "means": (f"the mean of its embeddings{of}, in up to {WIDTH} directions", (axis, UpTo(WIDTH)), torch.float32),
+        "scatter": (f"how widely its embeddings{of} scatter", (axis,), torch.float64),
+        "squares": (f"in how many directions its embeddings{of} scatter", (axis,), torch.float64),
+        "halves": (f"how far two halves of its embeddings{of} are apart", (axis,), torch.float64),
+        "inside": (mixing if labelled else "zeros, as there are no classes", (axis,), torch.float64),
+        "inside_squares": (mixing if labelled else "zeros, as there are no classes", (axis,), torch.float64),
     }
-    cells = {
-        "means": (f"the mean embedding of each {cell}, in up to {WIDTH} directions", (axis, UpTo(WIDTH))),
-        "scatter": (f"how widely its embeddings of each {cell} scatter", (axis,)),
-        "squares": (f"whether its embeddings of each {cell} scatter in few directions or in many", (axis,)),
-        "halves": (f"how far the means of two halves of each {cell} are apart", (axis,)),
-        "inside": (f"how widely its embeddings of each {cell} scatter towards other classes", (axis,)),
-        "inside_squares": (f"how unevenly its embeddings of each {cell} do so", (axis,)),
-    }
-    counts = Disclosure("counts", f"its examples of each {cell}", "atlas", (axis,), torch.int64)
-    return [
-        counts,
-        *(Disclosure(name, why, "atlas", axes, torch.float64) for name, (why, axes) in sums.items()),
-        *(
-            Disclosure(name, why, "atlas", axes, torch.float32 if name == "means" else torch.float64)
-            for name, (why, axes) in cells.items()
-        ),
-    ]
+    return [Disclosure(name, why, "atlas", axes, dtype) for name, (why, axes, dtype) in rows.items()]

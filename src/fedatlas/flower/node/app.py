@@ -7,6 +7,7 @@ train            a round of training; the client's memory stays on the node
 evaluate         the score of a model, with the client's personal parameters, on the client's test part
 query.adapt      a newcomer's tuning of personal parameters, see adapt.py
 query.row, query.pairs, train.index, query.index    the client's part in an atlas, see atlas.py
+query.sums, query.cells    the client's part in the summary of an atlas, see atlas.py
 """
 
 from __future__ import annotations
@@ -132,6 +133,8 @@ def make_client_app(config: Path | str) -> ClientApp:
     app.train()(handle(train))
     app.evaluate()(handle(evaluate))
     app.query("row")(handle(atlas.row))
+    app.query("sums")(handle(atlas.sums))
+    app.query("cells")(handle(atlas.cells))
     app.query("pairs")(handle(atlas.pairs))
     app.query("index")(handle(atlas.index_row))
     app.query("adapt")(handle(adapt))

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from flwr.app import RecordDict
+from torch import Tensor
 
 from fedatlas.atlas.client2vec.index import index_client, index_seed, training_pairs
 from fedatlas.atlas.client2vec.network import DSAIGN
@@ -13,7 +14,8 @@ from fedatlas.atlas.client2vec.train_federated import index_algorithm, index_wor
 from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.encoders.registry import make_encoder
 from fedatlas.atlas.settings import AtlasSettings
-from fedatlas.atlas.sources import make_atlas
+from fedatlas.atlas.sources import make_atlas, summary_by_class
+from fedatlas.atlas.summary import Whitening, cells_of_client, sums_of_client
 from fedatlas.client.runner import ClientRunner
 from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError
@@ -53,6 +55,33 @@ def row(request: Request, _: RecordDict) -> RecordDict:
     options = _atlas_settings(request)
     atlas = make_atlas(request.federation, **options, device=str(request.device), progress=False)
     return RecordDict({ROW: arrays({half: table[0] for half, table in atlas.halves.items()})})
+
+
+def _encoded(request: Request) -> tuple[Tensor, bool]:
+    """Return the embeddings of the client's examples, and whether its summary goes by class."""
+    options = _atlas_settings(request)
+    encoder = make_encoder(options.get("encoder", "builtin"), **options.get("encoder_options") or {})
+    labelled = summary_by_class(options["source"])
+    if labelled is None:
+        raise UsageError(
+            f"an atlas of {options['source']} has no summary, so nothing for one leaves this client.",
+            code="settings-conflict",
+            source=options["source"],
+        )
+    return encoder.encode(request.federation, progress=False).examples.cpu(), labelled
+
+
+def sums(request: Request, _: RecordDict) -> RecordDict:
+    """Return the client's sums, of which the server keeps the total of all clients."""
+    examples, labelled = _encoded(request)
+    return RecordDict({ROW: arrays(sums_of_client(request.federation, examples, labelled=labelled).tensors())})
+
+
+def cells(request: Request, received: RecordDict) -> RecordDict:
+    """Return the client's cells, in the directions that the server sent."""
+    examples, labelled = _encoded(request)
+    whitening = Whitening(**tensors(received.array_records[SHARED]))
+    return RecordDict({ROW: arrays(cells_of_client(whitening, request.federation, examples, labelled=labelled))})
 
 
 def pairs(request: Request, _: RecordDict) -> RecordDict:

@@ -2,13 +2,14 @@
 
 federated   FedAvg trains the index network by the usual rounds; no example's vector leaves a client
 global      each client uploads some pairs (example vector, label) and the server trains; only if the config says so
-others      each client computes its row on its node and sends it
+others      each client computes its row on its node and sends it; where the atlas has a summary, its sums and its cells
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import reduce
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.encoders.registry import make_encoder
 from fedatlas.atlas.registry import SOURCES
 from fedatlas.atlas.settings import AtlasSettings
+from fedatlas.atlas.sources import summary_by_class
+from fedatlas.atlas.summary import CELLS, Summary, Sums, fit_whitening, summary_disclosures
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import UsageError, unknown_name
@@ -35,6 +38,7 @@ from fedatlas.flower.server.exchange import Exchange
 from fedatlas.flower.server.transport import TRIES, FlowerClients
 from fedatlas.parts.disclosure import Shape, Shapes, shapes
 from fedatlas.parts.types import Tensors
+from fedatlas.seeds import repeatable
 from fedatlas.training.progress import Silent
 from fedatlas.training.rounds import play
 from fedatlas.training.settings import TrainingPlan
@@ -68,7 +72,7 @@ class NetworkAtlas:
             labels = self.source == "label-histogram"
             form = {"label": _row(len(self.form.classes))} if labels else {"feature": _row(None)}
             rows = self._rows("query.row", {}, form)
-            return self._atlas(rows, {"source": self.source.replace("-", "_")})
+            return self._atlas(rows, {"source": self.source.replace("-", "_")}, self._summary())
         sample = self._sample()
         own = index_seed(self.seed)
         network = DSAIGN(sample.examples.shape[1], sample.classes.shape[1], self.settings, seed=own)
@@ -90,6 +94,28 @@ class NetworkAtlas:
             "network": network.describe(),
         }
         return self._atlas(rows, provenance)
+
+    def _summary(self) -> Summary | None:
+        """Return the summary of all members, if the source has one: the sums of those that train, then all cells."""
+        labelled = summary_by_class(self.source)
+        if labelled is None:
+            return None
+        declared = {str(own.name): own for own in summary_disclosures(labelled)}
+        lengths = {"classes": len(self.form.classes)}
+        wanted: Shapes = {
+            name: Shape(own.dtype, tuple(lengths[axis] if isinstance(axis, str) else axis for axis in own.axes))
+            for name, own in declared.items()
+        }
+        first = ("counts", "sums", "scatter_matrix")
+        training = [member for member in self.members if not member.held_out]
+        form = {name: wanted[name] for name in first}
+        sums = self._ask("query.sums", {}, training, lambda records: check_arrays(records, ROW, form))
+        with repeatable(torch.device("cpu")):
+            whitening = fit_whitening(reduce(Sums.plus, (Sums.from_tensors(sums[m.name]) for m in training)))
+        if whitening is None:
+            return None
+        cells = self._rows("query.cells", whitening.tensors(), {name: wanted[name] for name in CELLS})
+        return Summary.collect(whitening, labelled, (cells[m.name] for m in self.members))
 
     def _sample(self) -> Embeddings:
         """Return embeddings of random examples, for their widths and for the vectors of the classes."""
@@ -167,7 +193,9 @@ class NetworkAtlas:
             )
         return answers
 
-    def _atlas(self, rows: Mapping[str, Tensors], provenance: Mapping[str, Any]) -> Atlas:
+    def _atlas(
+        self, rows: Mapping[str, Tensors], provenance: Mapping[str, Any], summary: Summary | None = None
+    ) -> Atlas:
         halves = list(next(iter(rows.values())))
         return Atlas(
             names=tuple(m.name for m in self.members),
@@ -175,6 +203,7 @@ class NetworkAtlas:
             sizes=torch.tensor([m.num_train for m in self.members]),
             domains=tuple(m.domain for m in self.members),
             provenance={**provenance, "federation": "over a network"},
+            summary=summary,
         )
 
 
