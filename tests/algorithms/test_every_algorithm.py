@@ -16,10 +16,12 @@ from fedatlas.client.work import LocalWork
 from fedatlas.models import build_model
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import SGD
+from fedatlas.parts.sharing import ByGroup, Level
 from fedatlas.parts.split import Split
 from fedatlas.parts.types import ServerState
 from fedatlas.parts.weighting import Equal
 from fedatlas.testing.check_algorithm import check_algorithm
+from fedatlas.testing.tiny import Kind
 from tiny import Norms, blob_federation, play, same_bits
 
 NEEDS_PROMPTS = {name for name in ALGORITHMS if ALGORITHMS.facts(name).get("model") == "prompted_vit"}
@@ -126,3 +128,22 @@ def test_recipes_have_their_papers_settings() -> None:
     assert fedavgm().server == (Momentum(beta=0.9),)
     assert fediir().server == (MeanHeadGradient(ema=0.95),)
     assert moon().objective[-1] == ModelContrast(mu=1.0, tau=0.5)
+
+
+def in_groups(algorithm: Algorithm, level: Level = "all") -> Algorithm:
+    """Return the algorithm for three groups of the tiny federation; its last client is held out and in none."""
+    groups = {f"client-{i}": i % 3 for i in range(7)}
+    return replace(algorithm, sharing=ByGroup(groups=groups, level=level))
+
+
+@pytest.mark.parametrize("name", standalone())
+def test_every_algorithm_keeps_its_promises_in_groups(name: str) -> None:
+    model = prompted if name in NEEDS_PROMPTS else None
+    kind: Kind = "images" if name in NEEDS_IMAGES else "features"
+    check_algorithm(in_groups(build_algorithm(name)), kind=kind, model=model)
+
+
+@pytest.mark.parametrize("level", ["head", "norms"])
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddyn", "fedavgm", "fediir", "afl", "fedgr"])
+def test_an_algorithm_keeps_its_promises_where_groups_share_in_part(name: str, level: Level) -> None:
+    check_algorithm(in_groups(build_algorithm(name), level))

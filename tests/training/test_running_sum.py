@@ -89,8 +89,8 @@ def test_a_round_uses_the_sum_that_grew_while_clients_trained(monkeypatch: pytes
             super().__init__(*arguments)
             sums.append(self)
 
-    monkeypatch.setattr("fedatlas.training.rounds.RunningSum", Kept)
-    monkeypatch.setattr("fedatlas.training.rounds.mean_change", None)  # the sum is not made again
+    monkeypatch.setattr("fedatlas.training.pools.RunningSum", Kept)
+    monkeypatch.setattr("fedatlas.training.pools.mean_change", None)  # the sum is not made again
     done: list[str] = []
     ends: list[Tensors] = []
     for workers in (1, 2):

@@ -22,7 +22,7 @@ from fedatlas.client.training import Look, minibatches
 from fedatlas.client.work import LocalWork
 from fedatlas.engines.capture import Recorder, enqueued
 from fedatlas.engines.cuda_graph import CudaRecorder
-from fedatlas.engines.stacked_step import Gradients, Stack, StackedStep, repeated, step_of_all
+from fedatlas.engines.stacked_step import Gradients, Stack, StackedStep, stacked_values, step_of_all
 from fedatlas.errors import TrainingError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import LocalOptimizer, Wrapper
@@ -96,7 +96,7 @@ class Tuning:
         return found
 
     def _stacked_step(self, own: Tensors) -> StackedStep:
-        parameters = repeated(own, len(self.clients))
+        parameters = stacked_values([own] * len(self.clients))
         return StackedStep(
             Stack(parameters=parameters, buffers={}, state=self.optimizer.init(parameters)),
             step_of_all(gradients_of_all(self.bench.model, compile=self.work.compile), self.optimizer, self.names),

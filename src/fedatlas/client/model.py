@@ -19,7 +19,7 @@ from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import relative_rates
 from fedatlas.parts.split import floating_buffers
 from fedatlas.parts.tensor_math import copies
-from fedatlas.parts.types import Tensors
+from fedatlas.parts.types import InitialModel, Tensors
 
 PERSONAL, OPTIMIZER = "personal", "optimizer"
 """The names in a client's memory of its personal parameters and of its optimizer's state."""
@@ -44,6 +44,8 @@ class Workbench:
             self.parameters.keys() | self.buffers.keys()
         )
         everything = {**self.parameters, **self.buffers}
+        self.grouped = (algorithm.sharing.grouped_names(model) & everything.keys()) - self.personal
+        """The names of the shared parameters and buffers that each group of clients has for itself."""
         self.initial: Tensors = {k: everything[k].detach().clone() for k in everything}
         self.is_frozen_in_part = any(not w.requires_grad for w in model.parameters())
         # A counter restarts with every client: it neither travels nor is averaged.
@@ -68,6 +70,10 @@ class Workbench:
         """Return copies of the shared parameters and shared buffers as they were at the start."""
         parameters = copies({k: self.initial[k] for k in self.parameters if k not in self.personal})
         return parameters, copies({k: self.initial[k] for k in self.buffers if k not in self.personal})
+
+    def first_model(self) -> InitialModel:
+        """Return the model before the first round."""
+        return InitialModel(*self.shared(), frozenset(self.personal), frozenset(self.grouped))
 
     def load(self, shared: Tensors, buffers: Tensors, personal: Tensors, place: int | None = None) -> None:
         """Overwrite the model's state; own values that a client does not have yet are those its place starts with."""

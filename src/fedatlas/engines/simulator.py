@@ -74,7 +74,8 @@ class Simulator:
         self.changed: set[int] = set()
         """The clients whose memory changed since the last checkpoint."""
         self._pending: dict[int, Memory] = {}
-        self._tests: TestParts | None = None
+        self._tests: dict[tuple[int, ...], TestParts] = {}
+        """The test parts that are scored together, by their clients."""
         self.workers = choose_workers(where.get("workers"), self.device, len(federation.training_ids))
         self._tasks = TaskRunner(self.runner, self.workers)
         self.engine = choose_engine(where.get("engine", AUTO), self._tasks)
@@ -117,8 +118,7 @@ class Simulator:
 
     def initial(self) -> InitialModel:
         """Return the model before the first round."""
-        bench = self.runner.bench
-        return InitialModel(*bench.shared(), frozenset(bench.personal))
+        return self.runner.bench.first_model()
 
     def train(self, assignments: Sequence[Assignment]) -> Iterator[Upload]:
         """Start training, and return an iterator over the uploads; memory counts from ``commit`` on."""
@@ -160,11 +160,8 @@ class Simulator:
         clients = [c for c in clients if len(self.federation.clients[c].test)]
         alone = [c for c in clients if self.runner.bench.personal or self.federation.clients[c].transform is not None]
         together = sorted(set(clients) - set(alone))
-        chunks: tuple[Tensor, ...] = ()
-        if together:
-            if self._tests is None or self._tests.clients != together:
-                self._tests = TestParts(self.federation, together)
-            chunks = self._tests.examples.split(EVALUATION_BATCH[self.device.type])
+        tests = self._test_parts(tuple(together)) if together else None
+        chunks = () if tests is None else tests.examples.split(EVALUATION_BATCH[self.device.type])
         takes_mean = self.runner.bench.personal and self.runner.algorithm.split.newcomers_take_the_mean
         newcomer = mean_personal(self.memory) if takes_mean else {}
         results = self._run([Task("score_examples", (shared, buffers, chunk), cost=len(chunk)) for chunk in chunks])
@@ -176,9 +173,9 @@ class Simulator:
                 personal = self.memory.get(c, {}).get(PERSONAL) or (newcomer if client.held_out else {})
                 tasks.append(Task("score_client", (shared, buffers, personal, c), cost=len(client.test)))
             scores += self._run(tasks)
-        if self._tests is not None and together:
+        if tests is not None:
             rows = [torch.cat(own) for own in zip(*results, strict=True)]
-            scores += self._tests.scores(self.runner.metrics, rows)
+            scores += tests.scores(self.runner.metrics, rows)
         for score in scores:
             if not math.isfinite(score.loss):
                 name = self.federation.clients[score.client].name
@@ -186,6 +183,14 @@ class Simulator:
                     f"loss is {score.loss}", client=name, round=round, stage="evaluation", code="training-diverged"
                 )
         return sorted(scores, key=lambda score: score.client)
+
+    def _test_parts(self, clients: tuple[int, ...]) -> TestParts:
+        """Return the test parts of clients that share a model; they are put together once while the groups stay."""
+        if clients not in self._tests:
+            kept = [known for known in self._tests if not set(known) & set(clients)]
+            self._tests = {known: self._tests[known] for known in kept}
+            self._tests[clients] = TestParts(self.federation, clients)
+        return self._tests[clients]
 
     def _introductions(self) -> list[Memory]:
         silent = (Term.introduce, ServerPart.introduce)

@@ -42,8 +42,8 @@ class Stack:
     """Along which axis each of those is stacked; None is shared."""
 
     @classmethod
-    def of(cls, locals: Sequence[LocalContext], states: Sequence[Tensors], buffers: Tensors) -> Stack:
-        """Return clients of one structure as a stack."""
+    def of(cls, locals: Sequence[LocalContext], states: Sequence[Tensors], buffers: Sequence[Tensors]) -> Stack:
+        """Return clients of one structure as a stack, given each one's optimizer state and received buffers."""
         read: dict[str, Memory] = {}
         axes: Axes = {}
         for kind in KINDS:
@@ -54,10 +54,9 @@ class Stack:
                     read[kind][part][name], axes[kind][part][name] = _stacked(
                         [parts_of(local, kind)[part][name] for local in locals]
                     )
-        count = len(locals)
         return cls(
-            parameters=repeated(locals[0].start, count),
-            buffers=repeated(buffers, count),
+            parameters=stacked_values([local.start for local in locals]),
+            buffers=stacked_values(buffers),
             state={k: _all_stacked([state[k] for state in states]) for k in states[0]},
             read=read,
             axes=axes,
@@ -89,9 +88,12 @@ class Stack:
                 torch._foreach_copy_([mine[name] for name in mine], [theirs[name] for name in mine])
 
 
-def repeated(tensors: Tensors, count: int) -> Tensors:
-    """Return the values that all clients share as a stack of them, without a copy."""
-    return {name: _expanded(tensor, count) for name, tensor in tensors.items()}
+def stacked_values(values: Sequence[Tensors]) -> Tensors:
+    """Return the values of clients as a stack of them; without a copy where all clients have the same."""
+    first = values[0]
+    if all(own is first for own in values):
+        return {name: _expanded(tensor, len(values)) for name, tensor in first.items()}
+    return {name: torch.stack([own[name].detach() for own in values]) for name in first}
 
 
 def _expanded(tensor: Tensor, count: int) -> Tensor:

@@ -31,7 +31,7 @@ from fedatlas.engines.engine import Engine, Result, Work, with_own_scores
 from fedatlas.engines.graph import GraphEngine
 from fedatlas.engines.loop import LoopEngine
 from fedatlas.engines.registry import engine
-from fedatlas.engines.stacked_step import Stack, StackedStep, steps_of_each
+from fedatlas.engines.stacked_step import Stack, StackedStep, stacked_values, steps_of_each
 from fedatlas.engines.workers import TaskRunner
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import Term
@@ -229,29 +229,35 @@ class StackedTraining:
         return _Passes(data=data, seed=seed, sizes=sizes, order=order)
 
     def _begin(self, work: Sequence[Work], passes: Sequence[_Passes]) -> tuple[LocalOptimizer, list[_Client]]:
-        """Load the received model once, and let every client's terms begin."""
-        bench, first = self.bench, work[0].assignment
-        bench.load(first.shared, first.buffers, {})
+        """Load each received model once, and let the terms of its clients begin."""
+        bench, optimizer = self.bench, self.bench.optimizer
         if not bench.model.training:
             bench.model.train()
-        start = copies(bench.parameters)
-        optimizer = bench.optimizer
-        fresh = optimizer.init(bench.parameters)
         clients = []
-        for position, ((assignment, memory, _), own) in enumerate(zip(work, passes, strict=True)):
-            local = build_local(self.algorithm, self.work, assignment, bench, memory, own.data, own.seed, start)
-            for term in self.algorithm.objective:
-                term.begin(local)
-            state = memory.get(OPTIMIZER) or fresh
-            clients.append(_Client(position=position, work=work[position], local=local, state=state, passes=own))
-        return optimizer, clients
+        for positions in _by_model(work):
+            first = work[positions[0]].assignment
+            bench.load(first.shared, first.buffers, {})
+            start, buffers = copies(bench.parameters), bench.buffers
+            if len(positions) < len(work):  # another group's buffers will be loaded
+                buffers = copies(buffers)
+            fresh = optimizer.init(bench.parameters)
+            for position in positions:
+                (assignment, memory, _), own = work[position], passes[position]
+                local = build_local(self.algorithm, self.work, assignment, bench, memory, own.data, own.seed, start)
+                local.buffers = buffers
+                for term in self.algorithm.objective:
+                    term.begin(local)
+                state = memory.get(OPTIMIZER) or fresh
+                clients.append(_Client(position=position, work=work[position], local=local, state=state, passes=own))
+        return optimizer, sorted(clients, key=lambda client: client.position)
 
     def _train_group(
         self, group: list[_Client], optimizer: LocalOptimizer, key: Hashable, batches: _Batches | None
     ) -> _Trained:
         if batches is None:
             batches = _Batches([client.passes for client in group], self.work)
-        stack = Stack.of([client.local for client in group], [client.state for client in group], self.bench.buffers)
+        locals = [client.local for client in group]
+        stack = Stack.of(locals, [client.state for client in group], [local.buffers for local in locals])
         whole = (key, len(group), stack.pattern(), batches.width, batches.uneven, optimizer)
         step = self._steps.get(whole)
         first = group[0].work.assignment
@@ -275,7 +281,8 @@ class StackedTraining:
         """Let terms finish, and enqueue the uploads' tensors; nothing waits for the device."""
         names = list(stack.parameters)
         ends = [stack.parameters[name] for name in names]
-        starts = [group[0].local.start[name] for name in names]
+        received = stacked_values([client.local.start for client in group])
+        starts = [received[name] for name in names]
         mean = (losses.double() * active).sum(0) / active.sum(0).clamp(min=1)
         # A sum is not finite if one of its numbers is not, and it reads them once.
         burst = ~torch.stack([end.flatten(1).sum(1) for end in ends]).isfinite().all(0)
@@ -293,6 +300,14 @@ class StackedTraining:
             if optimizer.keep_state and stack.state:
                 local.memory[OPTIMIZER] = {name: value[i].clone() for name, value in stack.state.items()}
         return _Trained(group, own, notes, torch.stack([mean, burst.double()]))
+
+
+def _by_model(work: Sequence[Work]) -> list[list[int]]:
+    """Return the positions of the clients that received the same model, for each model."""
+    found: dict[int, list[int]] = {}
+    for position, one in enumerate(work):
+        found.setdefault(id(one.assignment.shared), []).append(position)
+    return list(found.values())
 
 
 class _Trained(NamedTuple):

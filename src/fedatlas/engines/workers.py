@@ -134,8 +134,12 @@ class WorkerPool:
 
     def __init__(self, runner: ClientRunner, num_workers: int) -> None:
         parameters, buffers = runner.bench.shared()
-        self._model = (SharedTensors(parameters), SharedTensors(buffers))
-        self._published: tuple[Tensors, Tensors] | None = None
+        # A worker has at most two tasks, so with two places for each no task waits for the model of its group.
+        places = 2 * num_workers if runner.bench.grouped else 1
+        self._models = [(SharedTensors(parameters), SharedTensors(buffers)) for _ in range(places)]
+        self._published: list[tuple[Tensors, Tensors] | None] = [None] * places
+        self._users = [0] * places
+        """How many tasks that workers have now read the model at each place."""
         # Two for each worker: it fills one while the other is read; small ones more, so that they need not be copied.
         size = sum(tensor.nbytes for tensor in parameters.values())
         number = 2 + min(_MOST_LENT, _LENT_BYTES // (num_workers * max(size, 1)))
@@ -143,7 +147,8 @@ class WorkerPool:
             [(SharedTensors(parameters), SharedTensors(buffers)) for _ in range(number)] for _ in range(num_workers)
         ]
         self._free = [list(range(number)) for _ in range(num_workers)]
-        self._given: list[deque[int]] = [deque() for _ in range(num_workers)]
+        self._given: list[deque[tuple[int, int]]] = [deque() for _ in range(num_workers)]
+        """The slot and the place of the model that each of a worker's tasks uses."""
         self._sends_ahead = True
         self.refused: dict[str, int] = {}
         """Why workers could not record steps, and how many of them."""
@@ -156,7 +161,7 @@ class WorkerPool:
             self._connections.append(mine)
             self._selector.register(mine, selectors.EVENT_READ, mine)
             process = context.Process(
-                target=_work, args=(runner, theirs, list(self._connections), self._model, slots), daemon=True
+                target=_work, args=(runner, theirs, list(self._connections), self._models, slots), daemon=True
             )
             with warnings.catch_warnings():
                 # Python 3.12 warns of forking beside threads; a worker computes with one thread and takes no lock.
@@ -229,23 +234,27 @@ class WorkerPool:
                 if not waiting or len(given) != ahead or (ahead and len(waiting) < len(self._busy)):
                     continue
                 worker = self._connections.index(connection)
-                message = self._message(tasks[waiting[-1]], self._free[worker][-1])
+                slot = self._free[worker].pop()  # now: a lent slot may be given back to the list at any moment
+                message, place = self._message(tasks[waiting[-1]], slot)
                 if ahead and len(message) > _MOST_AHEAD:
+                    self._free[worker].append(slot)
                     self._sends_ahead = False
                     return
                 self._send(connection, message)
-                self._given[worker].append(self._free[worker].pop())
+                self._users[place] += 1
+                self._given[worker].append((slot, place))
                 given.append(waiting.pop())
 
-    def _message(self, task: Task, slot: int) -> bytes:
-        arguments = list(task.arguments)
+    def _message(self, task: Task, slot: int) -> tuple[bytes, int]:
+        """Return the message that hands out a task, and the place of the task's model."""
+        arguments, place = list(task.arguments), 0
         if isinstance(arguments[0], Assignment):
-            self._publish(arguments[0].shared, arguments[0].buffers)
+            place = self._publish(arguments[0].shared, arguments[0].buffers)
             arguments[0] = replace(arguments[0], shared={}, buffers={})
         elif isinstance(arguments[0], dict):
-            self._publish(arguments[0], arguments[1])
+            place = self._publish(arguments[0], arguments[1])
             arguments[0], arguments[1] = {}, {}
-        return pickle.dumps((task.method, arguments, slot), protocol=pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((task.method, arguments, slot, place), protocol=pickle.HIGHEST_PROTOCOL), place
 
     def _send(self, connection: Connection, message: bytes) -> None:
         try:
@@ -253,13 +262,16 @@ class WorkerPool:
         except (BrokenPipeError, ConnectionResetError) as broken:
             raise self._lost() from broken
 
-    def _publish(self, parameters: Tensors, buffers: Tensors) -> None:
-        """Put the model where the workers see it; once for all tasks that carry the same one."""
-        if self._published is not None and self._published[0] is parameters and self._published[1] is buffers:
-            return
-        self._model[0].put(parameters)
-        self._model[1].put(buffers)
-        self._published = (parameters, buffers)
+    def _publish(self, parameters: Tensors, buffers: Tensors) -> int:
+        """Put the model where the workers see it, once for all tasks that carry the same one; return the place."""
+        for place, known in enumerate(self._published):
+            if known is not None and known[0] is parameters and known[1] is buffers:
+                return place
+        place = self._users.index(min(self._users))
+        self._models[place][0].put(parameters)
+        self._models[place][1].put(buffers)
+        self._published[place] = (parameters, buffers)
+        return place
 
     def _receive(self, connection: Connection) -> Any:
         try:
@@ -269,7 +281,8 @@ class WorkerPool:
         for reason, times in refusals.items():
             self.refused[reason] = self.refused.get(reason, 0) + times
         worker = self._connections.index(connection)
-        free, slot = self._free[worker], self._given[worker].popleft()
+        free, (slot, place) = self._free[worker], self._given[worker].popleft()
+        self._users[place] -= 1
         if not (isinstance(outcome, tuple) and outcome and isinstance(outcome[0], Upload)):
             free.append(slot)
             return outcome
@@ -294,7 +307,7 @@ def _work(
     runner: ClientRunner,
     connection: Connection,
     inherited: list[Connection],
-    model: tuple[SharedTensors, SharedTensors],
+    models: Sequence[tuple[SharedTensors, SharedTensors]],
     slots: Sequence[tuple[SharedTensors, SharedTensors]],
 ) -> None:
     """Serve tasks until the other end closes."""
@@ -304,13 +317,14 @@ def _work(
     torch.set_num_threads(1)
     while True:
         try:
-            method, arguments, number = pickle.loads(connection.recv_bytes())
+            method, arguments, number, place = pickle.loads(connection.recv_bytes())
         except (EOFError, ConnectionResetError):
             return
+        shared, buffers = (tensors.views for tensors in models[place])
         if isinstance(arguments[0], Assignment):
-            arguments[0] = replace(arguments[0], shared=model[0].views, buffers=model[1].views)
+            arguments[0] = replace(arguments[0], shared=shared, buffers=buffers)
         elif isinstance(arguments[0], dict):
-            arguments[0], arguments[1] = model[0].views, model[1].views
+            arguments[0], arguments[1] = shared, buffers
         if method == "train":
             arguments.append(slots[number][0].views)
         try:

@@ -1,4 +1,4 @@
-"""An algorithm: sampling, objective, weights, server rules, and the parameters that stay with clients."""
+"""An algorithm: sampling, objective, weights, server rules, and who shares which parameters."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from fedatlas.parts.optimizer import SGD, LocalOptimizer
 from fedatlas.parts.part import plain
 from fedatlas.parts.sampler import Sampler, Uniform
 from fedatlas.parts.server_rule import ServerRule
+from fedatlas.parts.sharing import One, Sharing
 from fedatlas.parts.split import Buffers, ShareAll, Split
 from fedatlas.parts.weighting import ByExamples, Equal, Weighting
 
 OPTIMIZER = "Write fedatlas.SGD(lr=0.05) or fedatlas.Adam(lr=0.001)."
-ONE: dict[str, type] = {"sampler": Sampler, "split": Split, "optimizer": LocalOptimizer}
+ONE: dict[str, type] = {"sampler": Sampler, "split": Split, "sharing": Sharing, "optimizer": LocalOptimizer}
 SEVERAL: dict[str, type] = {"objective": Term, "weighting": Weighting, "server": ServerRule, "extensions": Extension}
 """The slots that hold one part, or a tuple of parts, and what kind."""
-Part = Sampler | Term | Weighting | ServerRule
+Part = Sampler | Term | Weighting | ServerRule | Sharing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,8 @@ class Algorithm:
     """How the weighted change becomes the applied change: a chain."""
     split: Split = ShareAll()
     """Which parameters stay with their client."""
+    sharing: Sharing = One()
+    """Which clients share a model."""
     optimizer: LocalOptimizer = SGD()
     """How a client steps."""
     extensions: tuple[Extension, ...] = ()
@@ -103,9 +106,15 @@ class Algorithm:
         """Whether clients are asked before each round's training."""
         return any(term.surveys for term in self.objective)
 
-    def server_parts(self) -> Iterator[tuple[str, Sampler | Weighting | ServerRule]]:
+    def server_parts(self) -> Iterator[tuple[str, Sampler | Sharing | Weighting | ServerRule]]:
         """Yield the parts that remember on the server, each with the key of its memory."""
         yield f"sampler/{self.sampler.name}", self.sampler
+        if type(self.sharing) is not One:
+            yield f"sharing/{self.sharing.name}", self.sharing
+        yield from self.group_parts()
+
+    def group_parts(self) -> Iterator[tuple[str, Weighting | ServerRule]]:
+        """Yield the parts that remember for each group of clients by itself, each with the key of its memory."""
         for link in self.weighting:
             yield f"weighting/{link.name}", link
         for rule in self.server:
@@ -139,7 +148,10 @@ class Algorithm:
 
     def describe(self) -> dict[str, Any]:
         """Return all parts and hyper-parameters as plain values, for the record and for comparing."""
-        return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
+        found = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
+        if type(self.sharing) is One:
+            del found["sharing"]
+        return found
 
 
 def _check_parts(algorithm: Algorithm) -> None:
@@ -154,7 +166,7 @@ def _check_parts(algorithm: Algorithm) -> None:
         do = f"Make it one: class Mine({kind.__name__}), then Mine() in the tuple."
         for part in getattr(algorithm, slot):
             expect(part, kind, f"{who}: each part of {slot} must be a {kind.__name__}", do)
-    for part in (algorithm.sampler, *algorithm.objective, *algorithm.weighting, *algorithm.server):
+    for part in (algorithm.sampler, algorithm.sharing, *algorithm.objective, *algorithm.weighting, *algorithm.server):
         title = type(part).__name__
         do = f'Write `name: ClassVar[str] = "{title.lower()}"` in class {title}: it is the key of its memory.'
         expect(getattr(part, "name", None), str, f"{who}: {title} must have a name", do)

@@ -113,6 +113,8 @@ class InitialModel(NamedTuple):
     """The shared buffers (running statistics), where they are averaged."""
     personal: frozenset[str]
     """The names of the parameters and buffers that stay with each client."""
+    grouped: frozenset[str] = frozenset()
+    """The names of the parameters and buffers that each group of clients has for itself."""
 
 
 def same_structure(one: Tensors, other: Tensors) -> bool:
@@ -121,15 +123,36 @@ def same_structure(one: Tensors, other: Tensors) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ServerState:
-    """All that the server carries from round to round."""
+class GroupState:
+    """What clients share with each other, and what the server remembers for them."""
 
-    round: int
-    """The last finished round; 0 before the first."""
     shared: Tensors
     buffers: Tensors
     memory: Memory
-    """What sampler, weightings and server rules remember, keyed ``slot/name``."""
+    """What weightings and server rules remember, keyed ``slot/name``."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServerState(GroupState):
+    """All that the server carries from round to round; ``shared`` and ``buffers`` are what all clients share."""
+
+    round: int
+    """The last finished round; 0 before the first."""
+    groups: tuple[GroupState, ...] = ()
+    """What each group of clients shares beyond that."""
+    group_of: Tensor | None = None
+    """int64 (clients,): the group of each client, -1 for none; None where there are no groups."""
+
+    def model(self, group: int | None = None) -> tuple[Tensors, Tensors]:
+        """Return the parameters and buffers of a group's model: what all share, and what the group shares."""
+        if group is None or group < 0:
+            return self.shared, self.buffers
+        own = self.groups[group]
+        return {**self.shared, **own.shared}, {**self.buffers, **own.buffers}
+
+    def model_of(self, client: int) -> tuple[Tensors, Tensors]:
+        """Return the parameters and buffers of a client's model, without what the client keeps for itself."""
+        return self.model(None if self.group_of is None else int(self.group_of[client]))
 
 
 class Batch(NamedTuple):

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas.errors import RunFolderError
-from fedatlas.parts.types import Memory, ServerState
+from fedatlas.parts.types import GroupState, Memory, ServerState
 from fedatlas.runs.client_memory import ClientMemories
 from fedatlas.runs.files import SUFFIX, Entry, Place, TensorFiles, atomic_write, damaged, digest
 
 MANIFEST = "manifest.json"
 FORMAT = 2
+GROUPS = "groups"
+"""Where a state's file holds the group of each client."""
 JOURNAL = "clients-{:06d}.jsonl"
 SPARE_LINES = 1000
 """A journal is written again when it has this many lines beyond four for each client."""
@@ -62,10 +64,7 @@ class CheckpointStore:
         self, state: ServerState, clients: Mapping[int, Memory], changed: set[int], records: Mapping[str, int]
     ) -> None:
         """Write the state, and the memory of the clients that changed."""
-        memory = {"shared": state.shared, "buffers": state.buffers}
-        server = self.files.write(
-            f"server-{state.round:06d}", memory | {f"memory/{k}": v for k, v in state.memory.items()}
-        )
+        server = self.files.write(f"server-{state.round:06d}", _packed_state(state))
         entries = {
             client: clients.entry(client)
             if isinstance(clients, ClientMemories) and clients.files is self.files
@@ -76,6 +75,7 @@ class CheckpointStore:
         body = {
             "format": FORMAT,
             "round": state.round,
+            **({"groups": len(state.groups)} if state.groups else {}),
             "server": asdict(server),
             "clients": self._journal.claim(),
             "records": dict(records),
@@ -118,12 +118,17 @@ class CheckpointStore:
                 file.unlink(missing_ok=True)
 
     def _state(self, manifest: Mapping[str, Any], place: Place) -> ServerState:
-        memory = self.files.read(Entry(**manifest["server"]), place)
+        packed = self.files.read(Entry(**manifest["server"]), place)
+        count = int(manifest.get("groups", 0))
+        groups = tuple(_unpacked(packed, f"group/{number}/") for number in range(count))
+        common = _unpacked(packed, "")
         return ServerState(
             round=int(manifest["round"]),
-            shared=memory.pop("shared", {}),
-            buffers=memory.pop("buffers", {}),
-            memory={key.removeprefix("memory/"): value for key, value in memory.items()},
+            shared=common.shared,
+            buffers=common.buffers,
+            memory=common.memory,
+            groups=groups,
+            group_of=packed[GROUPS]["group_of"].cpu() if count else None,
         )
 
     def _manifest(self) -> dict[str, Any]:
@@ -148,6 +153,29 @@ class CheckpointStore:
         if manifest.get("format") != FORMAT:
             raise damaged(path, "another version of fedatlas wrote it")
         return manifest
+
+
+def _packed_state(state: ServerState) -> Memory:
+    """Return the tensors of the server's state, by what they are."""
+    packed = _packed(state, "")
+    for number, group in enumerate(state.groups):
+        packed |= _packed(group, f"group/{number}/")
+    if state.group_of is not None:
+        packed[GROUPS] = {"group_of": state.group_of}
+    return packed
+
+
+def _packed(kept: GroupState, prefix: str) -> Memory:
+    parts = {f"{prefix}memory/{key}": tensors for key, tensors in kept.memory.items()}
+    return {f"{prefix}shared": kept.shared, f"{prefix}buffers": kept.buffers, **parts}
+
+
+def _unpacked(packed: Memory, prefix: str) -> GroupState:
+    start = f"{prefix}memory/"
+    memory = {key.removeprefix(start): value for key, value in packed.items() if key.startswith(start)}
+    return GroupState(
+        shared=packed.get(f"{prefix}shared", {}), buffers=packed.get(f"{prefix}buffers", {}), memory=memory
+    )
 
 
 class _Journal:

@@ -13,7 +13,7 @@ import random
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import is_dataclass, replace
+from dataclasses import is_dataclass
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +39,7 @@ from fedatlas.testing.tiny import (
     tiny_model,
 )
 from fedatlas.training.model import Model, make_model
+from fedatlas.training.rounds import evaluate, restored_state
 from fedatlas.training.train import fingerprint
 
 CPU = torch.device("cpu")
@@ -102,7 +103,7 @@ class _Trial:
             with play.simulator:
                 for _ in range(rounds):
                     play.round(self.cohort_size)
-                play.simulator.evaluate(play.state.shared, play.state.buffers, range(len(self.federation)))
+                evaluate(play.simulator, play.state)
         if fingerprint(self.federation) != examples:
             what = "the clients' examples were changed in place"
             raise failed(self.algorithm, "data", what, "Leave local.data alone, and return a new batch from prepare().")
@@ -111,7 +112,7 @@ class _Trial:
 
 def _check_description(algorithm: Algorithm) -> None:
     """Every part is a frozen dataclass with a name, and the whole can be written down."""
-    slots = (algorithm.sampler, *algorithm.objective, *algorithm.weighting, *algorithm.server)
+    slots = (algorithm.sampler, algorithm.sharing, *algorithm.objective, *algorithm.weighting, *algorithm.server)
     for part in (*slots, algorithm.split, algorithm.optimizer, *algorithm.extensions):
         if not is_dataclass(part) or not getattr(part, "__dataclass_params__").frozen:  # noqa: B009
             what = f"{type(part).__name__} is not a frozen dataclass"
@@ -201,7 +202,7 @@ def _check_resumes(trial: _Trial, whole: Play) -> None:
         CheckpointStore(Path(folder)).save(stopped.state, clients, set(clients), {})
         found = CheckpointStore(Path(folder)).load()  # without a limit, so all of it before the folder goes
     resumed = trial.start()
-    resumed.state = replace(found.state, memory={key: {} for key in resumed.state.memory} | found.state.memory)
+    resumed.state = restored_state(resumed.algorithm, found.state)
     resumed.simulator.memory = found.clients
     if where := difference(stopped.tensors(), resumed.tensors()):
         raise failed(trial.algorithm, "memory", f"{where} comes back from its file otherwise than it was written", do)

@@ -198,7 +198,8 @@ class Play:
                 what = f"{key} is not finite after round {self.state.round}"
                 raise failed(self.algorithm, "finite", what, "Guard divisions, logarithms and powers.")
         start = self.simulator.initial().shared
-        for name, tensor in self.state.shared.items():
+        owned = [item for own in (self.state, *self.state.groups) for item in own.shared.items()]
+        for name, tensor in owned:
             if tensor.shape != start[name].shape or tensor.dtype != start[name].dtype:
                 what = f"{name} became {tensor.dtype} of shape {tuple(tensor.shape)}"
                 raise failed(self.algorithm, "form", what, "Let server rules return changes of the parameters' form.")
@@ -206,7 +207,11 @@ class Play:
 
 def state_tensors(state: ServerState) -> Tensors:
     """Return the tensors of the server's state, by what they are."""
-    return named("shared", state.shared) | named("buffer", state.buffers) | flat("server memory", state.memory)
+    found: Tensors = {} if state.group_of is None else {"group of each client": state.group_of}
+    for title, own in (("", state), *((f"group {i}: ", group) for i, group in enumerate(state.groups))):
+        found |= named(f"{title}shared", own.shared) | named(f"{title}buffer", own.buffers)
+        found |= flat(f"{title}server memory", own.memory)
+    return found
 
 
 def answer_tensors(uploads: Sequence[Upload]) -> Tensors:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from fedatlas.client.timing import Stopwatch
 from fedatlas.data.federation import Federation
 from fedatlas.errors import TrainingError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.types import ClientScore, Memory
+from fedatlas.parts.types import ClientScore
 from fedatlas.runs.writer import RunWriter
 from fedatlas.seeds import Seeds
 from fedatlas.training.clients import SavedClients
 from fedatlas.training.metrics import summarize
 from fedatlas.training.progress import Progress
-from fedatlas.training.rounds import Round, RoundRecord, initial_state, play
+from fedatlas.training.rounds import Round, RoundRecord, evaluate, initial_state, play, restored_state
 from fedatlas.training.settings import TrainingPlan
 
 
@@ -92,8 +91,7 @@ class TrainingLoop:
         if self.writer.checkpoints.exists():
             checkpoint = self.writer.checkpoints.load(self.clients.place, limit)
             self.writer.checkpoints.clear_leftovers()
-            memory: Memory = {key: {} for key in self.state.memory} | checkpoint.state.memory
-            self.state = replace(checkpoint.state, memory=memory)
+            self.state = restored_state(self.algorithm, checkpoint.state)
             self.clients.memory = checkpoint.clients
             self.saved_round = self.complete_round = self.state.round
         self.writer.open(checkpoint)
@@ -144,8 +142,7 @@ class TrainingLoop:
 
     def _evaluate(self) -> list[ClientScore]:
         try:
-            everyone = range(len(self.federation))
-            return list(self.clients.evaluate(self.state.shared, self.state.buffers, everyone, round=self.state.round))
+            return evaluate(self.clients, self.state)
         except TrainingError as error:
             raise TrainingError(
                 f"{error.message}: the model broke in this round. Lower the learning rate.",
@@ -186,6 +183,8 @@ class TrainingLoop:
         lines = []
         for i in sorted(tested.keys() | record.weights.keys()):
             entry = {"round": record.round, **self.about[i], "trained": i in record.losses}
+            if record.groups is not None:
+                entry["group"] = record.groups[i]
             if i in record.weights:
                 entry["weight"], entry["train_loss"] = record.weights[i], record.losses.get(i)
             if (score := tested.get(i)) is not None:
@@ -216,7 +215,7 @@ def _mean_loss(record: RoundRecord) -> float | None:
     """Return the mean loss of the clients that took a step, weighted as they count; None if none did."""
     losses = record.losses
     total = sum(record.weights[client] * loss for client, loss in losses.items())
-    if len(losses) == len(record.weights):
+    if len(losses) == len(record.weights) and record.groups is None:
         return total
     counted = sum(record.weights[client] for client in losses)
     return total / counted if counted else None

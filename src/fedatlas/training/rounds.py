@@ -13,24 +13,20 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from fedatlas.client.timing import Stopwatch, client_seconds
-from fedatlas.errors import TrainingError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.tensor_math import add, mean_change, weighted_sum
+from fedatlas.parts.sharing import COMMON
 from fedatlas.parts.types import (
     Assignment,
     ClientInfo,
     ClientScore,
     Cohort,
+    GroupState,
     Memory,
     Roster,
     ServerState,
@@ -39,7 +35,7 @@ from fedatlas.parts.types import (
 )
 from fedatlas.training.clients import Clients
 from fedatlas.training.draws import Draws
-from fedatlas.training.running_sum import Foreseen, RunningSum
+from fedatlas.training.pools import GroupRosters, Pools
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +49,8 @@ class RoundRecord:
     """How much each upload counted; a client that is missing here did not answer."""
     losses: Mapping[int, float]
     """Mean training loss of each client that answered and took a step."""
+    groups: tuple[int, ...] | None = None
+    """The group in which each client was in this round, -1 for none; None where there are no groups."""
     own: tuple[ClientScore, ...] = ()
     """How each client's own model did before the server averaged, where asked for."""
     client_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -77,11 +75,43 @@ class Round(NamedTuple):
 
 def initial_state(algorithm: Algorithm, clients: Clients) -> ServerState:
     """Return the server's state before the first round."""
-    shared, buffers, _ = clients.initial()
-    memory = {key: part.init(shared, clients.roster) for key, part in algorithm.server_parts()}
+    shared, buffers, _, grouped = clients.initial()
+    roster = clients.roster
+    common = {name: tensor for name, tensor in shared.items() if name not in grouped} if grouped else shared
+    memory = {key: part.init(common, roster) for key, part in algorithm.server_parts()}
+    state = ServerState(round=0, shared=common, buffers=_filled(algorithm, buffers, roster), memory=memory)
+    if not grouped:
+        return state
+    group_of, rosters = algorithm.sharing.place(roster), GroupRosters(roster)
+    groups = []
+    for group in range(algorithm.sharing.num_groups(group_of)):
+        own = algorithm.sharing.initial({name: shared[name] for name in shared if name in grouped}, group)
+        seen = rosters.of(group_of, group)
+        filled = _filled(algorithm, buffers, seen)
+        groups.append(
+            GroupState(
+                shared=own,
+                buffers={name: buffer for name, buffer in filled.items() if name in grouped},
+                memory={key: part.init(own, seen) for key, part in algorithm.group_parts()},
+            )
+        )
+    rest = {name: buffer for name, buffer in state.buffers.items() if name not in grouped}
+    return replace(state, buffers=rest, groups=tuple(groups), group_of=group_of)
+
+
+def _filled(algorithm: Algorithm, buffers: Tensors, roster: Roster) -> Tensors:
+    """Return the buffers to begin with, after the server's rules have filled theirs."""
     for rule in algorithm.server:
-        buffers = rule.initial_buffers(buffers, clients.roster)
-    return ServerState(round=0, shared=shared, buffers=buffers, memory=memory)
+        buffers = rule.initial_buffers(buffers, roster)
+    return buffers
+
+
+def restored_state(algorithm: Algorithm, found: ServerState) -> ServerState:
+    """Return the state that a file held, with the memory of parts that remembered nothing, which a file leaves out."""
+    nothing: Memory = {key: {} for key, _ in algorithm.server_parts()}
+    own: Memory = {key: {} for key, _ in algorithm.group_parts()}
+    groups = tuple(replace(group, memory=own | group.memory) for group in found.groups)
+    return replace(found, memory=nothing | found.memory, groups=groups)
 
 
 def play(
@@ -131,19 +161,15 @@ class _Table:
         self.algorithm, self.clients, self.draws, self.rounds = algorithm, clients, draws, rounds
         self.roster: Roster = clients.roster
         self.sampler = f"sampler/{algorithm.sampler.name}"
-        self.foreseeable = all(link.foreseeable for link in algorithm.weighting)
+        self._rosters = GroupRosters(clients.roster)
 
     def play(self, state: ServerState, test_own: bool, while_training: Callable[[], object] | None) -> Round:
         """Play the next round."""
-        watch, number, memory = Stopwatch(), state.round + 1, dict(state.memory)
-        drawn, memory[self.sampler] = self.draws.draw(number, memory[self.sampler])
+        watch, number = Stopwatch(), state.round + 1
+        drawn, sampling = self.draws.draw(number, state.memory[self.sampler])
         times = Counter(drawn)
         chosen = [self.roster[i] for i in sorted(times)]
         watch.lap("sampling")
-        surveys = self._survey(state, memory, chosen)
-        if self.algorithm.surveys:
-            watch.lap("surveys")
-
         cohort = Cohort(
             round=number,
             rounds=self.rounds,
@@ -153,138 +179,116 @@ class _Table:
             shared=state.shared,
             lr=self.algorithm.optimizer.lr_at(number, self.rounds),
         )
-        assignments = self._assignments(state, memory, chosen, test_own)
+        pools = Pools(self.algorithm, state, cohort, chosen, self._rosters)
+        surveys = self._survey(pools, chosen)
+        if self.algorithm.surveys:
+            watch.lap("surveys")
+
+        assignments = self._assignments(pools, chosen, test_own)
         arriving = self.clients.train(assignments)
         watch.lap("training")
         if while_training is not None:
             while_training()
         watch.lap("records")
-        self._look_ahead(number, memory)
-        running = RunningSum((lambda: self._foresee(chosen, cohort, memory)) if self.foreseeable else None)
+        self._look_ahead(number, sampling)
         uploads: list[Upload] = []
         for upload in arriving:
-            running.add(upload.client, upload.change)
+            pools.take(upload)
             uploads.append(upload)
         uploads.sort(key=lambda upload: upload.client)
         watch.lap("training")
         if not uploads:
-            record = RoundRecord(round=number, cohort=tuple(sorted(drawn)), weights={}, losses={})
-            after = replace(state, round=number, memory=memory)
+            record = _record(pools, drawn, (), {})
+            after = replace(state, round=number, memory={**pools.memory, self.sampler: sampling})
         else:
-            cohort = replace(cohort, uploads=uploads)
-            weights, weighed = running.weights(uploads) or _weigh(self.algorithm, cohort, memory)
-            memory |= weighed
+            weights = pools.weights()
             watch.lap("weighting")
-            change = running.total(uploads, weights) or mean_change(uploads, weights)
-            after = self._apply(state, cohort, weights, change, memory)
-            record = _record(cohort, drawn, weights)
+            after = self._apply(pools, replace(cohort, uploads=uploads), sampling)
+            record = _record(pools, drawn, uploads, weights)
         watch.lap("aggregation")
         self.clients.commit()
         watch.lap("memory")
         return Round(after, record, assignments, uploads, surveys, watch.seconds)
 
-    def _assignments(
-        self, state: ServerState, memory: Memory, chosen: Sequence[ClientInfo], test_own: bool = False
-    ) -> list[Assignment]:
+    def _assignments(self, pools: Pools, chosen: Sequence[ClientInfo], test_own: bool = False) -> list[Assignment]:
         return [
             Assignment(
-                round=state.round + 1,
+                round=pools.state.round + 1,
                 rounds=self.rounds,
                 client=client.id,
-                shared=state.shared,
-                buffers=state.buffers,
-                notes=_notes(self.algorithm, memory, client),
+                shared=shared,
+                buffers=buffers,
+                notes=pools.notes(client),
                 test_own=test_own,
             )
             for client in chosen
+            for shared, buffers in (pools.model(client.id),)
         ]
 
-    def _survey(self, state: ServerState, memory: Memory, chosen: Sequence[ClientInfo]) -> dict[int, Memory]:
+    def _survey(self, pools: Pools, chosen: Sequence[ClientInfo]) -> dict[int, Memory]:
         """Ask the clients before they train, and let the server's rules gather their replies."""
         if not self.algorithm.surveys:
             return {}
-        replies = dict(sorted(self.clients.survey(self._assignments(state, memory, chosen)).items()))
-        for rule in self.algorithm.server:
-            own = {client: notes[rule.name] for client, notes in replies.items() if rule.name in notes}
-            if own:
-                key = f"server/{rule.name}"
-                memory[key] = rule.gather(memory[key], own, self.roster)
+        replies = dict(sorted(self.clients.survey(self._assignments(pools, chosen)).items()))
+        pools.gather(replies)
         return replies
 
-    def _look_ahead(self, number: int, memory: Memory) -> None:
+    def _look_ahead(self, number: int, sampling: Tensors) -> None:
         """Draw the next round's clients while this one's train, and let them be made ready."""
         if number < self.rounds:
-            coming = self.draws.look_ahead(number + 1, memory[self.sampler])
+            coming = self.draws.look_ahead(number + 1, sampling)
             if coming is not None:
                 self.clients.prepare(number + 1, sorted(set(coming)))
 
-    def _foresee(self, chosen: Sequence[ClientInfo], cohort: Cohort, memory: Memory) -> Foreseen:
-        """Return the weights that the chosen clients will have if all answer."""
-        expected = [
-            Upload(client=client.id, num_examples=client.num_examples, num_steps=0, change={}, buffers={})
-            for client in chosen
-        ]
-        weighed = _weigh(self.algorithm, replace(cohort, uploads=expected), memory)
-        return Foreseen({client.id: client.num_examples for client in chosen}, *weighed)
+    def _apply(self, pools: Pools, cohort: Cohort, sampling: Tensors) -> ServerState:
+        """Return the state after the server's rules have seen the weighted changes."""
+        common, groups = pools.apply()
+        memory = {**common.memory, self.sampler: self.algorithm.sampler.observe(sampling, cohort)}
+        after = replace(
+            pools.state,
+            round=cohort.round,
+            shared=common.shared,
+            buffers=common.buffers,
+            memory=memory,
+            groups=groups,
+        )
+        return self._regroup(after, pools) if groups else after
 
-    def _apply(
-        self, state: ServerState, cohort: Cohort, weights: Tensor, change: Tensors, memory: Memory
-    ) -> ServerState:
-        """Return the state after the server's rules have seen the weighted change."""
-        for rule in self.algorithm.server:
-            key = f"server/{rule.name}"
-            change, memory[key] = rule.apply(change, memory[key], cohort)
-        # As changes, so that a buffer that no client changed keeps its bits.
-        moved = [add(upload.buffers, state.buffers, -1.0) for upload in cohort.uploads] if state.buffers else []
-        buffers = add(state.buffers, weighted_sum(moved, weights)) if moved else {}
-        memory[self.sampler] = self.algorithm.sampler.observe(memory[self.sampler], cohort)
-        return ServerState(round=cohort.round, shared=add(state.shared, change), buffers=buffers, memory=memory)
+    def _regroup(self, state: ServerState, pools: Pools) -> ServerState:
+        """Return the state with the groups that the sharing makes after a round."""
+        if state.group_of is None:
+            return state
+        key = f"sharing/{self.algorithm.sharing.name}"
+        cohorts = {group: pool.cohort for group, pool in pools.groups.items() if pool.uploads}
+        found = self.algorithm.sharing.observe(state.memory[key], state.group_of, cohorts)
+        groups = tuple(state.groups[parent] for parent in found.parents)
+        memory = {**state.memory, key: found.memory}
+        return replace(state, groups=groups, group_of=found.group_of, memory=memory)
 
 
-def _record(cohort: Cohort, drawn: Sequence[int], weights: Tensor) -> RoundRecord:
-    uploads = cohort.uploads
+def _record(pools: Pools, drawn: Sequence[int], uploads: Sequence[Upload], weights: Mapping[int, float]) -> RoundRecord:
+    group_of = pools.state.group_of
     return RoundRecord(
-        round=cohort.round,
+        round=pools.state.round + 1,
         cohort=tuple(sorted(drawn)),
-        weights={u.client: w for u, w in zip(uploads, weights.tolist(), strict=True)},
+        groups=None if group_of is None else tuple(group_of.tolist()),
+        weights=weights,
         losses={u.client: u.metrics["loss"] for u in uploads if u.num_steps},
         own=tuple(u.score for u in uploads if u.score is not None),
         client_seconds=client_seconds(uploads),
     )
 
 
-def _weigh(algorithm: Algorithm, cohort: Cohort, memory: Memory) -> tuple[Tensor, Memory]:
-    """Return the weight of each upload, with sum 1, and the weightings' new memory."""
-    weights = torch.ones(len(cohort.uploads), dtype=torch.float64)
-    after: Memory = {}
-    for link in algorithm.weighting:
-        key = f"weighting/{link.name}"
-        answer = link.weigh(weights, cohort, memory[key])
-        if fault := _fault(answer, len(weights)):
-            raise _unsound(f"{type(link).__name__} {fault}", cohort)
-        weights, after[key] = answer
-    total = float(weights.sum())  # not finite if one of them is not
-    if not 0 < total < math.inf:
-        raise _unsound(f"weights must be finite and not all zero, got {weights.tolist()}.", cohort)
-    return weights / total, after
-
-
-def _fault(answer: object, count: int) -> str | None:
-    """Return the fault in the result of a weighting, or None."""
-    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], Tensor):
-        return f"returned {answer!r:.80}. Let weigh() end with `return weights, memory`, the weights as a tensor."
-    if answer[0].shape != (count,):
-        return f"returned weights of shape {tuple(answer[0].shape)}; give one to each of the {count} uploads, in order."
-    if bool((answer[0] < 0).any()):
-        return f"returned {answer[0].tolist()}; weights must not be negative."
-    return None
-
-
-def _unsound(message: str, cohort: Cohort) -> TrainingError:
-    names = ", ".join(cohort.roster[upload.client].name for upload in cohort.uploads)
-    return TrainingError(message, client=names, round=cohort.round, stage="weighting", code="bad-weights")
-
-
-def _notes(algorithm: Algorithm, memory: Memory, client: ClientInfo) -> Memory:
-    notes = ((rule.name, rule.note(memory[f"server/{rule.name}"], client)) for rule in algorithm.server)
-    return {name: note for name, note in notes if note}
+def evaluate(clients: Clients, state: ServerState) -> list[ClientScore]:
+    """Return how each client's model does on its test part; a client whose group has no model is left out."""
+    everyone = range(len(clients.roster))
+    if state.group_of is None:
+        return list(clients.evaluate(state.shared, state.buffers, everyone, round=state.round))
+    members: dict[int, list[int]] = {}
+    for client, group in enumerate(state.group_of.tolist()):
+        members.setdefault(group, []).append(client)
+    scores: list[ClientScore] = []
+    for group, own in sorted(members.items()):
+        if group != COMMON:
+            scores += clients.evaluate(*state.model(group), own, round=state.round)
+    return sorted(scores, key=lambda score: score.client)

@@ -103,7 +103,7 @@ class FlowerClients:
 
     def initial(self) -> InitialModel:
         """Return the model before the first round."""
-        return InitialModel(*self._bench.shared(), frozenset(self._bench.personal))
+        return self._bench.first_model()
 
     def train(self, assignments: Sequence[Assignment]) -> Iterator[Upload]:
         """Start training, and return an iterator over the uploads; new memories become valid with ``commit``."""

@@ -1,0 +1,189 @@
+"""Who shares a model with whom: one model for all clients, or one for each group of them.
+
+A parameter belongs to all clients, to a group or to one client. ``level`` says which parameters each group has for
+itself: all of them, the head, or the normalisation layers. The others are common to all. What the algorithm's split
+keeps with a client belongs to that client, whatever the level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from fedatlas.data.federation import Federation
+from fedatlas.errors import UsageError, unknown_name
+from fedatlas.models.head import head_parameters
+from fedatlas.models.norms import NORM_LAYERS
+from fedatlas.parts.part import ServerPart
+from fedatlas.parts.split import floating_buffers
+from fedatlas.parts.types import Cohort, Roster, Tensors
+
+Level = Literal["all", "head", "norms"]
+LEVELS: tuple[str, ...] = get_args(Level)
+COMMON = -1
+"""The group of a client that is in none: it uses what is common to all."""
+
+
+class Regrouped(NamedTuple):
+    """The groups after a round."""
+
+    group_of: Tensor
+    """int64 (clients,): the group of each client, or ``COMMON``."""
+    parents: Sequence[int]
+    """For each group after the round, the group before it whose model and memory it takes over."""
+    memory: Tensors
+    """The part's new memory."""
+
+
+class Sharing(ServerPart):
+    """Divides the clients into groups, each with its model. Subclasses are frozen dataclasses.
+
+    A server rule and a weighting work for each group by itself, on the uploads of its clients, with a memory for each
+    group. In their roster the clients of other groups are marked as held out.
+    """
+
+    level: Level = "all"
+    needs_everyone: ClassVar[bool] = False
+    """Whether all clients must take part in every round."""
+    asks: ClassVar[bool] = False
+    """Whether each client is asked for its loss under the model of every group before it trains."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.level not in LEVELS:
+            raise unknown_name("level of sharing", self.level, LEVELS)
+
+    def grouped_names(self, model: nn.Module) -> set[str]:
+        """Return the names of the parameters and floating buffers that each group has for itself."""
+        match self.level:
+            case "all":
+                return {name for name, _ in model.named_parameters()} | floating_buffers(model)
+            case "head":
+                return set(head_parameters(model))
+        return norm_names(model)
+
+    def place(self, roster: Roster) -> Tensor:
+        """Return int64 (clients,): the group of each client before the first round, or ``COMMON``."""
+        raise TypeError(f"{type(self).__name__} must define place()")
+
+    def num_groups(self, group_of: Tensor) -> int:
+        """Return how many groups there are before the first round."""
+        return int(group_of.max()) + 1
+
+    def initial(self, shared: Tensors, group: int) -> Tensors:
+        """Return the parameters that a group starts with, given those of the model."""
+        return shared
+
+    def choose(self, losses: Tensor) -> int:
+        """Return a client's group for this round, given its loss under each group's model; only where it asks."""
+        return int(losses.argmin())
+
+    def observe(self, memory: Tensors, group_of: Tensor, cohorts: Mapping[int, Cohort]) -> Regrouped:
+        """Return the groups after a round, given the uploads of each group that had any."""
+        return Regrouped(group_of, range(int(group_of.max()) + 1), memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class One(Sharing):
+    """All clients share one model."""
+
+    name: ClassVar[str] = "one"
+    level: Level = "all"
+
+    def grouped_names(self, model: nn.Module) -> set[str]:
+        """Return none: all is common."""
+        return set()
+
+    def place(self, roster: Roster) -> Tensor:
+        """Return that no client is in a group."""
+        return torch.full((len(roster),), COMMON)
+
+    def num_groups(self, group_of: Tensor) -> int:
+        """Return 0."""
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ByGroup(Sharing):
+    """Each group of clients has a model; the groups are known before training, from an atlas or otherwise.
+
+    >>> from fedatlas.parts.types import ClientInfo
+    >>> roster = [ClientInfo(id=i, name=name, num_examples=9) for i, name in enumerate("abc")]
+    >>> ByGroup(groups={"a": 0, "b": 1, "c": 0}).place(roster).tolist()
+    [0, 1, 0]
+    """
+
+    name: ClassVar[str] = "by_group"
+    groups: Mapping[str, int] = field(default_factory=dict)
+    """The group of each client, by the client's name; groups are 0, 1, ... without a gap."""
+    level: Level = "all"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        found = sorted(set(self.groups.values()))
+        if not found or found != list(range(len(found))):
+            raise UsageError(
+                f"ByGroup(groups) must give clients the groups 0, 1, ... without a gap; got the groups {found}.",
+                code="wrong-value",
+                setting="groups",
+                got=found,
+            )
+
+    def place(self, roster: Roster) -> Tensor:
+        """Return the group of each client; a held-out client that has none is left without a model."""
+        for client in roster:
+            if client.name not in self.groups and not client.held_out:
+                raise _without_group(client.name)
+        return torch.tensor([self.groups.get(client.name, COMMON) for client in roster])
+
+    def num_groups(self, group_of: Tensor) -> int:
+        """Return how many groups are given, with those whose clients are all held out."""
+        return len(set(self.groups.values()))
+
+    def check_clients(self, federation: Federation) -> list[str]:
+        """Return a remark about held-out clients without a group; raise UsageError if one that trains has none."""
+        missing = [client for client in federation if client.name not in self.groups]
+        training = next((client.name for client in missing if not client.held_out), None)
+        if training is not None:
+            raise _without_group(training)
+        if not missing:
+            return []
+        return [
+            f"{len(missing)} held-out clients have no group ({missing[0].name}, ...) and are not tested: no model is "
+            "theirs. Give them a group, or bring them in later with `fedatlas adapt`."
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the level and the members of each group, as plain values."""
+        members: dict[int, list[str]] = {}
+        for client, group in sorted(self.groups.items()):
+            members.setdefault(group, []).append(client)
+        return {"part": "ByGroup", "level": self.level, "groups": [members[group] for group in sorted(members)]}
+
+
+def norm_names(model: nn.Module) -> set[str]:
+    """Return the names of the parameters and running statistics of a model's normalisation layers."""
+    norms = [(path, module) for path, module in model.named_modules() if isinstance(module, NORM_LAYERS)]
+    if not norms:
+        raise UsageError(
+            f"level='norms' needs normalisation layers, and {type(model).__name__} has none. Choose a model with norms "
+            "(--model cnn --set model.norm=batch), or level='all' or 'head'.",
+            code="model-unfit",
+            got=type(model).__name__,
+            reason="no-norm",
+        )
+    parameters = {name for path, norm in norms for name, _ in norm.named_parameters(prefix=path)}
+    buffers = {name for path, norm in norms for name, _ in norm.named_buffers(prefix=path)}
+    return parameters | (buffers & floating_buffers(model))
+
+
+def _without_group(client: str) -> UsageError:
+    return UsageError(
+        f"client {client!r} trains but has no group. Name all clients that train in ByGroup(groups), or hold it out.",
+        code="client-missing",
+        client=client,
+    )
