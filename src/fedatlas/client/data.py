@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -15,9 +16,14 @@ from fedatlas.parts.types import Batch
 class ResidentData:
     """One client's view of the resident examples."""
 
-    def __init__(self, federation: Federation, client: int, *, channels_last: bool = False) -> None:
+    def __init__(
+        self, federation: Federation, client: int, *, channels_last: bool = False, train: Tensor | None = None
+    ) -> None:
+        """Take the client's position, and the examples that count as its training part if they are not all of it."""
         self.federation, self.id, self.channels_last = federation, client, channels_last
         self.client = federation.clients[client]
+        if train is not None:
+            self.client = replace(self.client, train=train)
         self.inputs, self.labels = federation.data.inputs, federation.data.labels
 
     @property
@@ -43,7 +49,8 @@ class ResidentData:
     @cached_property
     def label_counts(self) -> Tensor:
         """How many training examples of each class the client has, float32."""
-        return self.federation.label_counts(self.id).to(self.labels.device)
+        labels = self.labels[self.client.train].cpu()
+        return torch.bincount(labels, minlength=self.federation.num_classes).float().to(self.labels.device)
 
     def batch(self, indices: Tensor, rng: torch.Generator | None, augment: Transform | None = None) -> Batch:
         """Return examples ready for the model: images scaled, changed by the client's transform and normalised."""

@@ -19,10 +19,12 @@ from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import relative_rates
 from fedatlas.parts.split import floating_buffers
 from fedatlas.parts.tensor_math import copies
-from fedatlas.parts.types import InitialModel, Tensors
+from fedatlas.parts.types import InitialModel, Memory, Tensors
 
 PERSONAL, OPTIMIZER = "personal", "optimizer"
 """The names in a client's memory of its personal parameters and of its optimizer's state."""
+BRANCH = "branch/"
+"""What names begin with in the part of a client's memory that belongs to its group's model."""
 Network = Callable[[Tensor], tuple[Tensor, Tensor]]
 """A function from inputs to features and logits."""
 
@@ -88,6 +90,20 @@ class Workbench:
                 torch._foreach_copy_([targets[k] for k in values], list(values.values()))
             for counter, initial in self._counters:
                 counter.copy_(initial)
+
+
+def branch_of(memory: Memory, branch: bool) -> Memory:
+    """Return a client's memory for its group's model (``branch``) or for the common one; the first begins as a copy."""
+    own = {key.removeprefix(BRANCH): value for key, value in memory.items() if key.startswith(BRANCH)}
+    if branch and own:
+        return own
+    return {key: value for key, value in memory.items() if not key.startswith(BRANCH)} if own else memory
+
+
+def with_branch(memory: Memory, new: Memory, branch: bool) -> Memory:
+    """Return a client's whole memory after it trained its group's model (``branch``) or the common one."""
+    other = {key: value for key, value in memory.items() if key.startswith(BRANCH) != branch}
+    return {**other, **({BRANCH + key: value for key, value in new.items()} if branch else new)}
 
 
 def skips_single_examples(model: nn.Module) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedatlas.client.channels_last import prefers_channels_last
@@ -27,6 +28,9 @@ from fedatlas.seeds import generator
 
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
 """Fixed, so that an evaluation's bits do not depend on the number of workers."""
+HELD_BACK = 0.2
+"""The share of a client's training examples that it holds back where models are compared."""
+Part = Literal["train", "kept", "held back"]
 
 
 class Driver(Protocol):
@@ -66,17 +70,28 @@ class ClientRunner:
         # On a CPU a cast is not a kernel launch, so fewer casts save nothing.
         halve = work.precision == "bfloat16" and federation.data.inputs.is_cuda
         self.bench = Workbench(model, algorithm, compile=work.compile, halve=halve)
-        self._data: dict[int, ResidentData] = {}
+        self._data: dict[tuple[int, Part], ResidentData] = {}
         self.timed, self.metrics = timed, tuple(metrics)
         self.driver: Driver | None = None
         """What takes clients through their steps; None is the plain loop."""
         self._reported_refusals = False
 
-    def data(self, client: int) -> ResidentData:
-        """Return a client's view of the examples."""
-        if client not in self._data:
-            self._data[client] = ResidentData(self.federation, client, channels_last=self.channels_last)
-        return self._data[client]
+    def data(self, client: int, part: Part = "train") -> ResidentData:
+        """Return a client's view of the examples: its training part, or one of the two parts that this is cut into."""
+        if (client, part) not in self._data:
+            train = None if part == "train" else self._cut(client)[part == "held back"]
+            data = ResidentData(self.federation, client, channels_last=self.channels_last, train=train)
+            self._data[client, part] = data
+        return self._data[client, part]
+
+    def _cut(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return the examples that a client trains on and those that it holds back, the same in every round."""
+        member = self.federation.clients[client]
+        rng = generator(self.seed, "held back", member.name)
+        order = torch.randperm(len(member.train), generator=rng).to(member.train.device)
+        count = int(len(order) * HELD_BACK)
+        kept, held_back = order[count:], order[:count]
+        return member.train[kept.sort().values], member.train[held_back.sort().values]
 
     def introduce(self, client: int) -> Memory:
         """Return the tensors that the algorithm needs from a client before the first round."""
@@ -119,7 +134,7 @@ class ClientRunner:
         return ClientTraining(self.algorithm, assignment, bench, self._open(bench, assignment, memory), into)
 
     def _open(self, bench: Workbench, assignment: Assignment, memory: Memory) -> LocalContext:
-        data = self.data(assignment.client)
+        data = self.data(assignment.client, "kept" if assignment.holds_back else "train")
         return open_local(self.algorithm, self.work, assignment, bench, memory, data, self.seed)
 
     @torch.no_grad()
@@ -139,6 +154,22 @@ class ClientRunner:
         size = EVALUATION_BATCH[data.labels.device.type]
         scores = [self._score(data, indices, rng) for indices in data.client.test.split(size)]
         return client_score(client, self.metrics, [torch.cat(rows) for rows in zip(*scores, strict=True)])
+
+    @torch.no_grad()
+    def example_losses(
+        self, shared: Tensors, buffers: Tensors, personal: Tensors, client: int, held_back: bool
+    ) -> Tensor:
+        """Return float64 (examples,): the loss of each of a client's training examples, or of those held back."""
+        data = self.data(client, "held back" if held_back else "train")
+        self.bench.load(shared, buffers, personal, data.place if self.bench.personal else None)
+        self.bench.model.eval()
+        rng = generator(self.seed, "losses", data.name, device=data.labels.device)
+        found = []
+        for indices in data.client.train.split(EVALUATION_BATCH[data.labels.device.type]):
+            batch = data.batch(indices, rng)
+            _, logits = self.bench.model(batch.inputs)
+            found.append(F.cross_entropy(logits.float(), batch.labels, reduction="none").double())
+        return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
 
     def _score(self, data: ResidentData, indices: Tensor, rng: torch.Generator | None) -> list[Tensor]:
         batch = data.batch(indices, rng)

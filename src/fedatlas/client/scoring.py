@@ -11,7 +11,7 @@ from torch import Tensor
 from fedatlas.client.model import PERSONAL
 from fedatlas.data.federation import Federation
 from fedatlas.parts.metric import ALWAYS, Loss, Metric
-from fedatlas.parts.types import ClientScore, Memory, Tensors
+from fedatlas.parts.types import ClientLosses, ClientScore, Memory, Tensors
 
 LOSS = Loss()
 
@@ -81,3 +81,13 @@ def mean_personal(memory: Mapping[int, Memory]) -> Tensors:
         mean = mean or {name: torch.zeros_like(tensor) for name, tensor in own.items()}
         torch._foreach_add_(list(mean.values()), [own[name] for name in mean], alpha=1 / len(known))
     return mean
+
+
+def client_losses(losses: Sequence[Tensor]) -> ClientLosses:
+    """Return a client's losses under several models, given each example's loss under each.
+
+    >>> client_losses([torch.tensor([1.0, 3.0]), torch.tensor([2.0, 2.0])])[1:]
+    (tensor([2., 2.]), tensor([0., 1.]))
+    """
+    rows = torch.stack([own.cpu() for own in losses])
+    return ClientLosses(rows.shape[1], rows.mean(1), (rows - rows[0]).square().mean(1))

@@ -10,9 +10,9 @@ from typing import Any, Self, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
-from fedatlas.client.model import PERSONAL
+from fedatlas.client.model import PERSONAL, branch_of, with_branch
 from fedatlas.client.runner import EVALUATION_BATCH, ClientRunner
-from fedatlas.client.scoring import TestParts, mean_personal
+from fedatlas.client.scoring import TestParts, client_losses, mean_personal
 from fedatlas.client.work import LocalWork
 from fedatlas.data.federation import Federation
 from fedatlas.engines.engine import Engine, Result, Work, choose_engine
@@ -23,7 +23,17 @@ from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.metric import make_metrics
 from fedatlas.parts.objective import Term
 from fedatlas.parts.part import ServerPart
-from fedatlas.parts.types import Assignment, ClientInfo, ClientScore, InitialModel, Memory, Tensors, Upload
+from fedatlas.parts.types import (
+    Assignment,
+    Candidate,
+    ClientInfo,
+    ClientLosses,
+    ClientScore,
+    InitialModel,
+    Memory,
+    Tensors,
+    Upload,
+)
 from fedatlas.seeds import repeatable, repeatably
 
 EVALUATED_TOGETHER = 1000
@@ -74,6 +84,8 @@ class Simulator:
         self.changed: set[int] = set()
         """The clients whose memory changed since the last checkpoint."""
         self._pending: dict[int, Memory] = {}
+        self._branches: set[int] = set()
+        """The clients that train their group's model beside the common one in this round."""
         self._tests: dict[tuple[int, ...], TestParts] = {}
         """The test parts that are scored together, by their clients."""
         self.workers = choose_workers(where.get("workers"), self.device, len(federation.training_ids))
@@ -120,10 +132,28 @@ class Simulator:
         """Return the model before the first round."""
         return self.runner.bench.first_model()
 
+    def losses(
+        self, candidates: Sequence[Candidate], clients: Sequence[int], *, round: int = 0, held_back: bool = False
+    ) -> dict[int, ClientLosses]:
+        """Return the clients' losses under some models; a client without such examples is left out."""
+        newcomer = self._newcomer()
+        tasks = [
+            Task("example_losses", (shared, buffers, self._personal(client, newcomer, branch), client, held_back))
+            for shared, buffers, branch in candidates
+            for client in clients
+        ]
+        found = iter(self._run(tasks))
+        rows: dict[int, list[Tensor]] = {client: [] for client in clients}
+        for _ in candidates:
+            for client in clients:
+                rows[client].append(next(found))
+        return {client: client_losses(own) for client, own in rows.items() if len(own[0])}
+
     def train(self, assignments: Sequence[Assignment]) -> Iterator[Upload]:
         """Start training, and return an iterator over the uploads; memory counts from ``commit`` on."""
         work = [Work(*self._given(assignment), self._cost(assignment)) for assignment in assignments]
         self._pending = {}
+        self._branches = {assignment.client for assignment in assignments if assignment.branch}
         with repeatable(self.device):
             results = self.trainer.train(work)
         return self._uploads(results)
@@ -136,7 +166,8 @@ class Simulator:
         """Yield the uploads, and keep the clients' memory until ``commit``."""
         for _, (upload, memory) in repeatably(results, self.device):
             if memory or upload.client in self.memory:
-                self._pending[upload.client] = memory
+                whole = self.memory.get(upload.client, {})
+                self._pending[upload.client] = with_branch(whole, memory, upload.client in self._branches)
             yield upload
 
     def fallbacks(self) -> Mapping[str, int]:
@@ -154,7 +185,7 @@ class Simulator:
         return {}
 
     def evaluate(
-        self, shared: Tensors, buffers: Tensors, clients: Sequence[int], *, round: int = 0
+        self, shared: Tensors, buffers: Tensors, clients: Sequence[int], *, round: int = 0, branch: bool = False
     ) -> list[ClientScore]:
         """Return how the shared model, with each client's personal parameters, does on the clients' test parts."""
         clients = [c for c in clients if len(self.federation.clients[c].test)]
@@ -162,15 +193,14 @@ class Simulator:
         together = sorted(set(clients) - set(alone))
         tests = self._test_parts(tuple(together)) if together else None
         chunks = () if tests is None else tests.examples.split(EVALUATION_BATCH[self.device.type])
-        takes_mean = self.runner.bench.personal and self.runner.algorithm.split.newcomers_take_the_mean
-        newcomer = mean_personal(self.memory) if takes_mean else {}
+        newcomer = self._newcomer()
         results = self._run([Task("score_examples", (shared, buffers, chunk), cost=len(chunk)) for chunk in chunks])
         scores: list[ClientScore] = []
         for first in range(0, len(alone), EVALUATED_TOGETHER):
             tasks = []
             for c in alone[first : first + EVALUATED_TOGETHER]:
                 client = self.federation.clients[c]
-                personal = self.memory.get(c, {}).get(PERSONAL) or (newcomer if client.held_out else {})
+                personal = self._personal(c, newcomer, branch)
                 tasks.append(Task("score_client", (shared, buffers, personal, c), cost=len(client.test)))
             scores += self._run(tasks)
         if tests is not None:
@@ -198,8 +228,19 @@ class Simulator:
             return [{} for _ in self.federation]
         return self._run([Task("introduce", (client,)) for client in range(len(self.federation))])
 
+    def _newcomer(self) -> Tensors:
+        """Return the personal values of a held-out client: the mean of the others', where it starts from them."""
+        takes_mean = self.runner.bench.personal and self.runner.algorithm.split.newcomers_take_the_mean
+        return mean_personal(self.memory) if takes_mean else {}
+
+    def _personal(self, client: int, newcomer: Tensors, branch: bool) -> Tensors:
+        """Return a client's personal values, for its group's model or for the common one."""
+        own = branch_of(self.memory.get(client, {}), branch).get(PERSONAL)
+        return own or (newcomer if self.federation.clients[client].held_out else {})
+
     def _given(self, assignment: Assignment) -> tuple[Assignment, Memory]:
-        return assignment, self.memory.get(assignment.client, {})
+        branch = assignment.branch and not assignment.restarts
+        return assignment, branch_of(self.memory.get(assignment.client, {}), branch)
 
     def _cost(self, assignment: Assignment) -> int:
         return self.roster[assignment.client].num_examples

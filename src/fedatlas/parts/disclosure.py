@@ -18,9 +18,9 @@ from fedatlas.errors import UsageError
 from fedatlas.models.head import find_head, head_parameters
 from fedatlas.parts.types import Memory, Tensors
 
-When = Literal["hello", "atlas", "introduction", "survey", "upload", "note"]
-"""With the client's name; while an atlas is made; by ``introduce``, ``survey`` or ``finish``; or in the server's notes
-to other clients."""
+When = Literal["hello", "atlas", "introduction", "losses", "survey", "upload", "note"]
+"""With the client's name; while an atlas is made; by ``introduce``; where the losses of models are asked for; by
+``survey`` or ``finish``; or in the server's notes to other clients."""
 CHECKED: tuple[When, ...] = ("introduction", "survey", "upload")
 Sender = Literal["everyone", "training", "stepping", "some"]
 SENDERS: tuple[Sender, ...] = ("everyone", "training", "stepping", "some")

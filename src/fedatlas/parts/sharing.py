@@ -20,12 +20,36 @@ from fedatlas.models.head import head_parameters
 from fedatlas.models.norms import NORM_LAYERS
 from fedatlas.parts.part import ServerPart
 from fedatlas.parts.split import floating_buffers
-from fedatlas.parts.types import Cohort, Roster, Tensors
+from fedatlas.parts.types import ClientLosses, Cohort, Roster, Tensors
 
 Level = Literal["all", "head", "norms"]
 LEVELS: tuple[str, ...] = get_args(Level)
 COMMON = -1
 """The group of a client that is in none: it uses what is common to all."""
+
+
+class Plan(NamedTuple):
+    """What a round trains."""
+
+    common: bool = False
+    """Whether all clients train the common model, although there are groups."""
+    group_of: Tensor | None = None
+    """Where each client trains, if not in the group that serves it: int64 (clients,)."""
+    branch: bool = False
+    """Whether clients have a second memory for their group's model."""
+    begins: Sequence[int] = ()
+    """The groups that start again from the common model in this round."""
+    restarts: Sequence[int] = ()
+    """The clients that begin their second memory again in this round."""
+    holds_back: bool = False
+    """Whether clients train without the examples that they hold back."""
+    compares: bool = False
+    """Whether the common model and the groups' models are compared on these examples after the round."""
+    allowed: Sequence[int] | None = None
+    """The clients that may be drawn, if not all that may train."""
+
+
+PLAIN = Plan()
 
 
 class Regrouped(NamedTuple):
@@ -47,6 +71,8 @@ class Sharing(ServerPart):
     """
 
     level: Level = "all"
+    keeps_common: ClassVar[bool] = False
+    """Whether there is a common model of all parameters, beside those of the groups."""
     needs_everyone: ClassVar[bool] = False
     """Whether all clients must take part in every round."""
     asks: ClassVar[bool] = False
@@ -77,6 +103,23 @@ class Sharing(ServerPart):
     def initial(self, shared: Tensors, group: int) -> Tensors:
         """Return the parameters that a group starts with, given those of the model."""
         return shared
+
+    def plan(self, memory: Tensors, roster: Roster, round: int, rounds: int) -> Plan:
+        """Return what a round trains; where it is not overridden, the group that serves a client trains with it."""
+        return PLAIN
+
+    def decide(
+        self, memory: Tensors, roster: Roster, losses: Mapping[int, Mapping[int, ClientLosses]]
+    ) -> tuple[Tensor, Tensors]:
+        """Return which group serves each client, and the memory, after a comparison; only where a plan compares.
+
+        ``losses`` are those of each group's clients, under the common model and under the group's.
+        """
+        raise TypeError(f"{type(self).__name__} must define decide()")
+
+    def remarks(self, memory: Tensors) -> dict[str, Any]:
+        """Return what the record of a round shows of the memory, as plain values."""
+        return {}
 
     def choose(self, losses: Tensor) -> int:
         """Return a client's group for this round, given its loss under each group's model; only where it asks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -63,6 +63,15 @@ def _as_rows(terms: Sequence[Tensor]) -> Tensor | None:
 def mean_change(uploads: Sequence[Upload], weights: Tensor) -> Tensors:
     """Return the weighted sum of the clients' changes."""
     return weighted_sum([upload.change for upload in uploads], weights)
+
+
+def without(tensors: Tensors, parameters: Collection[str]) -> Tensors:
+    """Return the tensors that do not belong to some parameters; a key is a parameter's name, or ends in ``/name``.
+
+    >>> list(without({"w": torch.zeros(1), "drift/w": torch.zeros(1), "b": torch.zeros(1)}, {"w"}))
+    ['b']
+    """
+    return {key: tensor for key, tensor in tensors.items() if key.rpartition("/")[2] not in parameters}
 
 
 def add(tensors: Tensors, change: Tensors, scale: float = 1.0) -> Tensors:

@@ -46,6 +46,12 @@ class Assignment:
     notes: Memory = field(default_factory=dict)
     test_own: bool = False
     """Also test the client's own model when it is trained, before the server averages."""
+    holds_back: bool = False
+    """Train without the examples that are held back for a comparison of models."""
+    branch: bool = False
+    """Use the client's second memory, which belongs to its group's model where the client also has the common one."""
+    restarts: bool = False
+    """Begin that second memory again, as a copy of the first."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,6 +121,25 @@ class InitialModel(NamedTuple):
     """The names of the parameters and buffers that stay with each client."""
     grouped: frozenset[str] = frozenset()
     """The names of the parameters and buffers that each group of clients has for itself."""
+
+
+class Candidate(NamedTuple):
+    """A model whose loss is asked for."""
+
+    shared: Tensors
+    buffers: Tensors
+    branch: bool = False
+    """Whether a client's personal parameters for it are in the client's second memory."""
+
+
+class ClientLosses(NamedTuple):
+    """A client's losses under several models, on the same examples."""
+
+    num_examples: int
+    means: Tensor
+    """float64 (models,): mean cross-entropy."""
+    squares: Tensor
+    """float64 (models,): the mean square of an example's loss minus its loss under the first model."""
 
 
 def same_structure(one: Tensors, other: Tensors) -> bool:

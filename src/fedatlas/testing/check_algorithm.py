@@ -38,8 +38,9 @@ from fedatlas.testing.tiny import (
     tiny_federation,
     tiny_model,
 )
+from fedatlas.training.groups import evaluate
 from fedatlas.training.model import Model, make_model
-from fedatlas.training.rounds import evaluate, restored_state
+from fedatlas.training.rounds import restored_state
 from fedatlas.training.train import fingerprint
 
 CPU = torch.device("cpu")
@@ -103,7 +104,7 @@ class _Trial:
             with play.simulator:
                 for _ in range(rounds):
                     play.round(self.cohort_size)
-                evaluate(play.simulator, play.state)
+                evaluate(play.algorithm, play.simulator, play.state)
         if fingerprint(self.federation) != examples:
             what = "the clients' examples were changed in place"
             raise failed(self.algorithm, "data", what, "Leave local.data alone, and return a new batch from prepare().")

@@ -7,7 +7,17 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from fedatlas.parts.types import Assignment, ClientInfo, ClientScore, InitialModel, Memory, Tensors, Upload
+from fedatlas.parts.types import (
+    Assignment,
+    Candidate,
+    ClientInfo,
+    ClientLosses,
+    ClientScore,
+    InitialModel,
+    Memory,
+    Tensors,
+    Upload,
+)
 
 
 class Clients(Protocol):
@@ -21,6 +31,12 @@ class Clients(Protocol):
 
     def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
         """Return the clients' replies before training, by client id."""
+        ...
+
+    def losses(
+        self, candidates: Sequence[Candidate], clients: Sequence[int], *, round: int, held_back: bool = False
+    ) -> Mapping[int, ClientLosses]:
+        """Return the clients' losses under some models on their training examples, or on those that they hold back."""
         ...
 
     def train(self, assignments: Sequence[Assignment]) -> Iterator[Upload]:
@@ -39,9 +55,12 @@ class Clients(Protocol):
         ...
 
     def evaluate(
-        self, shared: Tensors, buffers: Tensors, clients: Sequence[int], *, round: int
+        self, shared: Tensors, buffers: Tensors, clients: Sequence[int], *, round: int, branch: bool = False
     ) -> Sequence[ClientScore]:
-        """Return how the shared model, with each client's personal parameters, does on the clients' test parts."""
+        """Return how the shared model, with each client's personal parameters, does on the clients' test parts.
+
+        With ``branch`` the personal parameters are those of the clients' second memory.
+        """
         ...
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -35,15 +35,20 @@ class Draws:
         self._sampler, self._roster, self._count, self._seed = sampler, roster, count, seed
         self._ahead: tuple[int, Tensors, tuple[list[int], Tensors]] | None = None
 
-    def draw(self, number: int, memory: Tensors) -> tuple[list[int], Tensors]:
-        """Return the clients of a round and the sampler's new memory, given its memory."""
+    def draw(self, number: int, memory: Tensors, allowed: Sequence[int] | None = None) -> tuple[list[int], Tensors]:
+        """Return the clients of a round and the sampler's new memory, given its memory.
+
+        ``allowed`` are the clients that may be drawn, if not all that may train.
+        """
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] == number and ahead[1] is memory:
+        if ahead is not None and ahead[0] == number and ahead[1] is memory and allowed is None:
             return ahead[2]
         rng = numpy_generator(self._seed, "sampling", number)
-        return self._sound(self._sampler.sample(self._candidates, self._count, self._roster, memory, rng))
+        candidates = self._candidates if allowed is None else list(allowed)
+        count = min(self._count, len(candidates))
+        return self._sound(self._sampler.sample(candidates, count, self._roster, memory, rng), count)
 
-    def _sound(self, answer: tuple[Iterable[object], Tensors]) -> tuple[list[int], Tensors]:
+    def _sound(self, answer: tuple[Iterable[object], Tensors], count: int) -> tuple[list[int], Tensors]:
         """Return the draw with ids as Python's int; raise SamplingError if it is not a valid one."""
         title = type(self._sampler).__name__
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
@@ -75,14 +80,14 @@ class Draws:
                 sampler=title,
                 got=strangers[0],
             )
-        if len(ids) != self._count:
+        if len(ids) != count:
             raise SamplingError(
-                f"{title} drew {ids!r:.80}: {len(ids)} clients, and {self._count} of {len(self._known)} were asked "
+                f"{title} drew {ids!r:.80}: {len(ids)} clients, and {count} of {len(self._known)} were asked "
                 f"for. {DRAW}",
                 code="bad-draw",
                 sampler=title,
                 got=len(ids),
-                wanted=self._count,
+                wanted=count,
             )
         return ids, answer[1]
 

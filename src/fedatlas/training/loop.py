@@ -13,9 +13,10 @@ from fedatlas.parts.types import ClientScore
 from fedatlas.runs.writer import RunWriter
 from fedatlas.seeds import Seeds
 from fedatlas.training.clients import SavedClients
+from fedatlas.training.groups import evaluate
 from fedatlas.training.metrics import summarize
 from fedatlas.training.progress import Progress
-from fedatlas.training.rounds import Round, RoundRecord, evaluate, initial_state, play, restored_state
+from fedatlas.training.rounds import Round, RoundRecord, initial_state, play, restored_state
 from fedatlas.training.settings import TrainingPlan
 
 
@@ -142,7 +143,7 @@ class TrainingLoop:
 
     def _evaluate(self) -> list[ClientScore]:
         try:
-            return evaluate(self.clients, self.state)
+            return evaluate(self.algorithm, self.clients, self.state)
         except TrainingError as error:
             raise TrainingError(
                 f"{error.message}: the model broke in this round. Lower the learning rate.",
@@ -161,6 +162,8 @@ class TrainingLoop:
             "answered": list(record.weights),
             "train_loss": _mean_loss(record),
         }
+        if record.sharing:
+            line["groups"] = dict(record.sharing)
         summary: dict[str, Any] = {}
         if scores:
             line["tested"] = {

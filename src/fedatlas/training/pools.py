@@ -17,7 +17,7 @@ from torch import Tensor
 from fedatlas.errors import TrainingError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.sharing import COMMON
-from fedatlas.parts.tensor_math import add, mean_change, weighted_sum
+from fedatlas.parts.tensor_math import add, mean_change, weighted_sum, without
 from fedatlas.parts.types import ClientInfo, Cohort, GroupState, Memory, Roster, ServerState, Tensors, Upload
 from fedatlas.training.running_sum import Foreseen, RunningSum
 
@@ -67,8 +67,8 @@ class Pool:
         if self._left_out:
             upload = replace(
                 upload,
-                change=self._cut(upload.change),
-                buffers=self._cut(upload.buffers),
+                change=without(upload.change, self._left_out),
+                buffers=without(upload.buffers, self._left_out),
                 notes=self._cut_notes(upload.notes),
             )
         self._running.add(upload.client, upload.change)
@@ -94,11 +94,10 @@ class Pool:
         buffers = add(kept.buffers, weighted_sum(moved, weights)) if moved else {}
         return GroupState(shared=add(kept.shared, change), buffers=buffers, memory=self.memory)
 
-    def _cut(self, tensors: Tensors) -> Tensors:
-        return {name: tensor for name, tensor in tensors.items() if name not in self._left_out}
-
     def _cut_notes(self, notes: Memory) -> Memory:
-        return {part: self._cut(tensors) for part, tensors in notes.items()} if self._left_out else notes
+        if not self._left_out:
+            return notes
+        return {part: without(tensors, self._left_out) for part, tensors in notes.items()}
 
 
 class Pools:

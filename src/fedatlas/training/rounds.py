@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedatlas.client.timing import Stopwatch, client_seconds
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.sharing import COMMON
+from fedatlas.parts.sharing import Plan
 from fedatlas.parts.types import (
     Assignment,
     ClientInfo,
@@ -35,6 +35,7 @@ from fedatlas.parts.types import (
 )
 from fedatlas.training.clients import Clients
 from fedatlas.training.draws import Draws
+from fedatlas.training.groups import Groups
 from fedatlas.training.pools import GroupRosters, Pools
 
 
@@ -50,7 +51,9 @@ class RoundRecord:
     losses: Mapping[int, float]
     """Mean training loss of each client that answered and took a step."""
     groups: tuple[int, ...] | None = None
-    """The group in which each client was in this round, -1 for none; None where there are no groups."""
+    """The group in which each client trains in this round, -1 for none; None where it trains what is common to all."""
+    sharing: Mapping[str, Any] = field(default_factory=dict)
+    """What the sharing says about the groups after the round."""
     own: tuple[ClientScore, ...] = ()
     """How each client's own model did before the server averaged, where asked for."""
     client_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -77,10 +80,11 @@ def initial_state(algorithm: Algorithm, clients: Clients) -> ServerState:
     """Return the server's state before the first round."""
     shared, buffers, _, grouped = clients.initial()
     roster = clients.roster
-    common = {name: tensor for name, tensor in shared.items() if name not in grouped} if grouped else shared
+    apart = frozenset() if algorithm.sharing.keeps_common else grouped
+    common = {name: tensor for name, tensor in shared.items() if name not in apart} if apart else shared
     memory = {key: part.init(common, roster) for key, part in algorithm.server_parts()}
     state = ServerState(round=0, shared=common, buffers=_filled(algorithm, buffers, roster), memory=memory)
-    if not grouped:
+    if not grouped or algorithm.sharing.keeps_common:
         return state
     group_of, rosters = algorithm.sharing.place(roster), GroupRosters(roster)
     groups = []
@@ -161,15 +165,19 @@ class _Table:
         self.algorithm, self.clients, self.draws, self.rounds = algorithm, clients, draws, rounds
         self.roster: Roster = clients.roster
         self.sampler = f"sampler/{algorithm.sampler.name}"
-        self._rosters = GroupRosters(clients.roster)
+        self.groups = Groups(algorithm, clients)
 
     def play(self, state: ServerState, test_own: bool, while_training: Callable[[], object] | None) -> Round:
         """Play the next round."""
         watch, number = Stopwatch(), state.round + 1
-        drawn, sampling = self.draws.draw(number, state.memory[self.sampler])
+        plan = self.groups.plan(state, number, self.rounds)
+        drawn, sampling = self.draws.draw(number, state.memory[self.sampler], plan.allowed)
         times = Counter(drawn)
         chosen = [self.roster[i] for i in sorted(times)]
         watch.lap("sampling")
+        state = self.groups.begin(state, plan, chosen)
+        if self.algorithm.sharing.asks:
+            watch.lap("losses")
         cohort = Cohort(
             round=number,
             rounds=self.rounds,
@@ -179,12 +187,12 @@ class _Table:
             shared=state.shared,
             lr=self.algorithm.optimizer.lr_at(number, self.rounds),
         )
-        pools = Pools(self.algorithm, state, cohort, chosen, self._rosters)
-        surveys = self._survey(pools, chosen)
+        pools = self.groups.pools(state, plan, cohort, chosen)
+        surveys = self._survey(pools, chosen, plan)
         if self.algorithm.surveys:
             watch.lap("surveys")
 
-        assignments = self._assignments(pools, chosen, test_own)
+        assignments = self._assignments(pools, chosen, plan, test_own)
         arriving = self.clients.train(assignments)
         watch.lap("training")
         if while_training is not None:
@@ -197,20 +205,28 @@ class _Table:
             uploads.append(upload)
         uploads.sort(key=lambda upload: upload.client)
         watch.lap("training")
-        if not uploads:
-            record = _record(pools, drawn, (), {})
-            after = replace(state, round=number, memory={**pools.memory, self.sampler: sampling})
-        else:
+        weights: Mapping[int, float] = {}
+        remembered = self.groups.remembered(state, plan, pools)
+        after = replace(state, round=number, memory={**remembered, self.sampler: sampling})
+        if uploads:
             weights = pools.weights()
             watch.lap("weighting")
-            after = self._apply(pools, replace(cohort, uploads=uploads), sampling)
-            record = _record(pools, drawn, uploads, weights)
+            sampling = self.algorithm.sampler.observe(sampling, replace(cohort, uploads=uploads))
+            after = self.groups.applied(after, plan, pools)
+            after = replace(after, memory={**after.memory, self.sampler: sampling})
         watch.lap("aggregation")
         self.clients.commit()
         watch.lap("memory")
+        if plan.compares:
+            after = self.groups.compare(after, plan)
+            watch.lap("losses")
+        record = _record(pools, drawn, uploads, weights, self.groups.remarks(after))
         return Round(after, record, assignments, uploads, surveys, watch.seconds)
 
-    def _assignments(self, pools: Pools, chosen: Sequence[ClientInfo], test_own: bool = False) -> list[Assignment]:
+    def _assignments(
+        self, pools: Pools, chosen: Sequence[ClientInfo], plan: Plan, test_own: bool = False
+    ) -> list[Assignment]:
+        branch = plan.branch and not plan.common
         return [
             Assignment(
                 round=pools.state.round + 1,
@@ -220,75 +236,45 @@ class _Table:
                 buffers=buffers,
                 notes=pools.notes(client),
                 test_own=test_own,
+                holds_back=plan.holds_back,
+                branch=branch,
+                restarts=client.id in plan.restarts,
             )
             for client in chosen
             for shared, buffers in (pools.model(client.id),)
         ]
 
-    def _survey(self, pools: Pools, chosen: Sequence[ClientInfo]) -> dict[int, Memory]:
+    def _survey(self, pools: Pools, chosen: Sequence[ClientInfo], plan: Plan) -> dict[int, Memory]:
         """Ask the clients before they train, and let the server's rules gather their replies."""
         if not self.algorithm.surveys:
             return {}
-        replies = dict(sorted(self.clients.survey(self._assignments(pools, chosen)).items()))
+        replies = dict(sorted(self.clients.survey(self._assignments(pools, chosen, plan)).items()))
         pools.gather(replies)
         return replies
 
     def _look_ahead(self, number: int, sampling: Tensors) -> None:
         """Draw the next round's clients while this one's train, and let them be made ready."""
-        if number < self.rounds:
+        if number < self.rounds and not self.groups.plans:
             coming = self.draws.look_ahead(number + 1, sampling)
             if coming is not None:
                 self.clients.prepare(number + 1, sorted(set(coming)))
 
-    def _apply(self, pools: Pools, cohort: Cohort, sampling: Tensors) -> ServerState:
-        """Return the state after the server's rules have seen the weighted changes."""
-        common, groups = pools.apply()
-        memory = {**common.memory, self.sampler: self.algorithm.sampler.observe(sampling, cohort)}
-        after = replace(
-            pools.state,
-            round=cohort.round,
-            shared=common.shared,
-            buffers=common.buffers,
-            memory=memory,
-            groups=groups,
-        )
-        return self._regroup(after, pools) if groups else after
 
-    def _regroup(self, state: ServerState, pools: Pools) -> ServerState:
-        """Return the state with the groups that the sharing makes after a round."""
-        if state.group_of is None:
-            return state
-        key = f"sharing/{self.algorithm.sharing.name}"
-        cohorts = {group: pool.cohort for group, pool in pools.groups.items() if pool.uploads}
-        found = self.algorithm.sharing.observe(state.memory[key], state.group_of, cohorts)
-        groups = tuple(state.groups[parent] for parent in found.parents)
-        memory = {**state.memory, key: found.memory}
-        return replace(state, groups=groups, group_of=found.group_of, memory=memory)
-
-
-def _record(pools: Pools, drawn: Sequence[int], uploads: Sequence[Upload], weights: Mapping[int, float]) -> RoundRecord:
+def _record(
+    pools: Pools,
+    drawn: Sequence[int],
+    uploads: Sequence[Upload],
+    weights: Mapping[int, float],
+    remarks: Mapping[str, Any],
+) -> RoundRecord:
     group_of = pools.state.group_of
     return RoundRecord(
         round=pools.state.round + 1,
         cohort=tuple(sorted(drawn)),
         groups=None if group_of is None else tuple(group_of.tolist()),
+        sharing=remarks,
         weights=weights,
         losses={u.client: u.metrics["loss"] for u in uploads if u.num_steps},
         own=tuple(u.score for u in uploads if u.score is not None),
         client_seconds=client_seconds(uploads),
     )
-
-
-def evaluate(clients: Clients, state: ServerState) -> list[ClientScore]:
-    """Return how each client's model does on its test part; a client whose group has no model is left out."""
-    everyone = range(len(clients.roster))
-    if state.group_of is None:
-        return list(clients.evaluate(state.shared, state.buffers, everyone, round=state.round))
-    members: dict[int, list[int]] = {}
-    for client, group in enumerate(state.group_of.tolist()):
-        members.setdefault(group, []).append(client)
-    scores: list[ClientScore] = []
-    for group, own in sorted(members.items()):
-        if group != COMMON:
-            scores += clients.evaluate(*state.model(group), own, round=state.round)
-    return sorted(scores, key=lambda score: score.client)

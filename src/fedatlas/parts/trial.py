@@ -1,0 +1,149 @@
+"""Groups that leave the common model only where a trial shows that they gain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedatlas.errors import UsageError
+from fedatlas.parts.disclosure import Disclosure
+from fedatlas.parts.sharing import COMMON, ByGroup, Plan, Regrouped
+from fedatlas.parts.types import ClientLosses, Cohort, Roster, Tensors
+
+LEFT, BEGUN, SCORE = "left", "begun", "score"
+"""In the memory: which groups have left, which clients have begun with their group's model, the last trial's t."""
+MOST_CERTAIN = 1e6
+"""Stands for an infinite t: all examples gain, or lose, the same."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ByTrial(ByGroup):
+    """All clients share one model; a group leaves it when a trial shows that its clients gain.
+
+    In a trial, odd rounds train the common model and even rounds a model for each group, which begins from the common
+    one. Clients hold a fifth of their training examples back. Then d is the loss of a held-back example under the
+    common model minus that under its group's, and a group leaves if
+
+        t = mean d / (sd d / sqrt(N)) > threshold          over the N held-back examples of the group's clients
+
+    There is a trial after half of the rounds, if these are many, and one at the end. Between them the common model goes
+    on with all clients, those of groups that left too, in turn with the models of the groups that left. If all groups
+    have left, only theirs go on.
+    """
+
+    name: ClassVar[str] = "by_trial"
+    keeps_common: ClassVar[bool] = True
+    discloses: ClassVar[tuple[Disclosure, ...]] = (
+        Disclosure("num_examples", "how many examples the client holds back", "losses", (), torch.int64),
+        Disclosure("means", "their mean loss under the common and the group's model", "losses", (2,), torch.float64),
+        Disclosure("squares", "the mean square of the difference of both", "losses", (2,), torch.float64),
+    )
+    pilot: int = 5
+    """Rounds of each kind in a trial; fewer where the run has fewer than four times as many."""
+    threshold: float = 3.0
+    """How large t must be for a group to leave."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pilot < 1:
+            raise UsageError(
+                f"ByTrial(pilot) must be at least 1, got {self.pilot}.",
+                code="out-of-range",
+                setting="ByTrial(pilot)",
+                got=self.pilot,
+            )
+
+    def init(self, shared: Tensors, roster: Roster) -> Tensors:
+        """Return that no group has left."""
+        count = len(set(self.groups.values()))
+        return {
+            LEFT: torch.zeros(count, dtype=torch.bool),
+            BEGUN: torch.zeros(len(roster), dtype=torch.bool),
+            SCORE: torch.zeros(count, dtype=torch.float64),
+        }
+
+    def trials(self, rounds: int) -> list[range]:
+        """Return the rounds of each trial.
+
+        >>> ByTrial(groups={"a": 0, "b": 1}).trials(100)
+        [range(51, 61), range(91, 101)]
+        """
+        length = 2 * min(self.pilot, max(1, rounds // 4))
+        late = range(max(1, rounds - length + 1), rounds + 1)
+        first = rounds // 2 + 1
+        return [range(first, first + length), late] if first + 2 * length <= late.start else [late]
+
+    def plan(self, memory: Tensors, roster: Roster, round: int, rounds: int) -> Plan:
+        """Return the turn of the common model or of the groups, in a trial or outside of one."""
+        place = self.place(roster)
+        left = memory[LEFT].nonzero()[:, 0]
+        trial = next((trial for trial in self.trials(rounds) if round in trial), None)
+        if trial is not None:
+            if (round - trial.start) % 2 == 0:
+                return Plan(common=True, branch=True, holds_back=True)
+            begins = (~memory[LEFT]).nonzero()[:, 0] if round == trial.start + 1 else left[:0]
+            begun = memory[BEGUN] & ~torch.isin(place, begins)
+            return Plan(
+                group_of=place,
+                branch=True,
+                begins=begins.tolist(),
+                restarts=(~begun).nonzero()[:, 0].tolist(),
+                holds_back=True,
+                compares=round == trial[-1],
+            )
+        if not len(left) or (len(left) < len(memory[LEFT]) and round % 2):
+            return Plan(common=True, branch=True)
+        leavers = self._served(place, left)
+        drawn = [client.id for client in roster if leavers[client.id] != COMMON and not client.held_out]
+        restarts = [client for client in drawn if not memory[BEGUN][client]]
+        return Plan(group_of=leavers, branch=True, restarts=restarts, allowed=drawn)
+
+    def observe(self, memory: Tensors, group_of: Tensor, cohorts: Mapping[int, Cohort]) -> Regrouped:
+        """Remember who has trained a group's model."""
+        begun = memory[BEGUN].clone()
+        for cohort in cohorts.values():
+            begun[[upload.client for upload in cohort.uploads]] = True
+        return Regrouped(group_of, range(len(memory[LEFT])), {**memory, BEGUN: begun})
+
+    def decide(
+        self, memory: Tensors, roster: Roster, losses: Mapping[int, Mapping[int, ClientLosses]]
+    ) -> tuple[Tensor, Tensors]:
+        """Let the groups leave whose t is above the threshold, and those come back that lose by having left."""
+        scores = [gain_score(losses.get(group, {})) for group in range(len(memory[LEFT]))]
+        before = memory[LEFT].tolist()
+        left = torch.tensor([t > (0 if gone else self.threshold) for t, gone in zip(scores, before, strict=True)])
+        serving = self._served(self.place(roster), left.nonzero()[:, 0])
+        return serving, {**memory, LEFT: left, SCORE: torch.tensor(scores, dtype=torch.float64)}
+
+    def remarks(self, memory: Tensors) -> dict[str, Any]:
+        """Return which groups have left, and each group's t in the last trial."""
+        return {"left": memory[LEFT].nonzero()[:, 0].tolist(), "t": [round(t, 3) for t in memory[SCORE].tolist()]}
+
+    def _served(self, place: Tensor, left: Tensor) -> Tensor:
+        """Return the group that serves each client: its own if that has left, else none."""
+        return torch.where(torch.isin(place, left), place, COMMON)
+
+
+def gain_score(losses: Mapping[int, ClientLosses]) -> float:
+    """Return t of the gain by a group's model: mean d / (sd d / sqrt(N)), d the common model's loss minus the group's.
+
+    Three examples lose 1, 3, 2 under the common model and 0, 1, 2 under the group's: d = 1, 2, 0, mean 1, sd 1.
+
+    >>> pair = ClientLosses(3, torch.tensor([2.0, 1.0]), torch.tensor([0.0, 5 / 3]))
+    >>> round(gain_score({0: pair}), 4), round(3**0.5, 4)
+    (1.7321, 1.7321)
+    """
+    count = sum(found.num_examples for found in losses.values())
+    if count < 2:
+        return 0.0
+    mean = sum(found.num_examples * float(found.means[0] - found.means[1]) for found in losses.values()) / count
+    square = sum(found.num_examples * float(found.squares[1]) for found in losses.values()) / count
+    variance = max(square - mean**2, 0.0) * count / (count - 1)
+    if variance == 0:
+        return math.copysign(MOST_CERTAIN, mean) if mean else 0.0
+    return max(-MOST_CERTAIN, min(mean / math.sqrt(variance / count), MOST_CERTAIN))

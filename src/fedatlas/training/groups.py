@@ -1,0 +1,163 @@
+"""The groups of clients that share a model, from round to round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.sharing import COMMON, PLAIN, One, Plan, Sharing
+from fedatlas.parts.tensor_math import without
+from fedatlas.parts.types import (
+    Candidate,
+    ClientInfo,
+    ClientLosses,
+    ClientScore,
+    Cohort,
+    GroupState,
+    Memory,
+    ServerState,
+)
+from fedatlas.training.clients import Clients
+from fedatlas.training.pools import GroupRosters, Pools
+
+
+class Groups:
+    """What the sharing of an algorithm makes of the server's state."""
+
+    def __init__(self, algorithm: Algorithm, clients: Clients) -> None:
+        self.algorithm, self.clients, self.sharing = algorithm, clients, algorithm.sharing
+        self.key = f"sharing/{algorithm.sharing.name}"
+        self.plans = type(algorithm.sharing).plan is not Sharing.plan
+        """Whether a round's plan depends on the rounds before it."""
+        self._rosters = GroupRosters(clients.roster)
+        self._grouped = clients.initial().grouped if self.plans else frozenset[str]()
+
+    def plan(self, state: ServerState, number: int, rounds: int) -> Plan:
+        """Return what a round trains."""
+        if not self.plans:
+            return PLAIN
+        return self.sharing.plan(state.memory[self.key], self.clients.roster, number, rounds)
+
+    def begin(self, state: ServerState, plan: Plan, chosen: Sequence[ClientInfo]) -> ServerState:
+        """Return the state with the groups that begin in this round, and with the clients' choice of a group."""
+        if plan.begins:
+            groups = list(state.groups)
+            groups += [self._branched(state)] * (max(plan.begins) + 1 - len(groups))
+            for group in plan.begins:
+                groups[group] = self._branched(state)
+            state = replace(state, groups=tuple(groups))
+        if self.sharing.asks and state.group_of is not None:
+            ids = [client.id for client in chosen]
+            state = replace(state, group_of=choose_groups(self.sharing, self.clients, state, ids))
+        return state
+
+    def pools(self, state: ServerState, plan: Plan, cohort: Cohort, chosen: Sequence[ClientInfo]) -> Pools:
+        """Return the pools of a round."""
+        if plan.common:
+            state = replace(state, groups=(), group_of=None)
+        elif plan.group_of is not None:
+            state = replace(
+                state,
+                shared=without(state.shared, self._grouped),
+                buffers=without(state.buffers, self._grouped),
+                memory={key: without(own, self._grouped) for key, own in state.memory.items()},
+                group_of=plan.group_of,
+            )
+        return Pools(self.algorithm, state, cohort, chosen, self._rosters)
+
+    def applied(self, state: ServerState, plan: Plan, pools: Pools) -> ServerState:
+        """Return the state after the server's rules have seen the weighted changes of a round."""
+        common, groups = pools.apply()
+        if plan.common:
+            return replace(state, shared=common.shared, buffers=common.buffers, memory=common.memory)
+        if plan.group_of is not None:
+            # The common model keeps the parameters that the groups trained for themselves.
+            memory = {key: {**state.memory[key], **own} for key, own in common.memory.items()}
+            shared, buffers = {**state.shared, **common.shared}, {**state.buffers, **common.buffers}
+            state = replace(state, shared=shared, buffers=buffers, memory=memory, groups=groups)
+        else:
+            state = replace(state, shared=common.shared, buffers=common.buffers, memory=common.memory, groups=groups)
+        return self._regrouped(state, plan, pools) if groups else state
+
+    def remembered(self, state: ServerState, plan: Plan, pools: Pools) -> Memory:
+        """Return what the server remembers for all clients after the surveys of a round."""
+        if plan.group_of is None:
+            return pools.memory
+        return {key: {**state.memory[key], **own} for key, own in pools.memory.items()}
+
+    def compare(self, state: ServerState, plan: Plan) -> ServerState:
+        """Compare the common model with the groups' on held-back examples, and let the sharing decide who leaves."""
+        if plan.group_of is None:
+            return state
+        losses: dict[int, Mapping[int, ClientLosses]] = {}
+        common = Candidate(state.shared, state.buffers)
+        for group in range(len(state.groups)):
+            own = (plan.group_of == group).nonzero()[:, 0].tolist()
+            members = [client for client in own if not self.clients.roster[client].held_out]
+            candidates = [common, Candidate(*state.model(group), branch=plan.branch)]
+            losses[group] = self.clients.losses(candidates, members, round=state.round, held_back=True)
+        serving, memory = self.sharing.decide(state.memory[self.key], self.clients.roster, losses)
+        return replace(state, group_of=serving, memory={**state.memory, self.key: memory})
+
+    def remarks(self, state: ServerState) -> Mapping[str, Any]:
+        """Return what a round's record shows of the groups."""
+        if type(self.sharing) is One:
+            return {}
+        return {"count": len(state.groups), **self.sharing.remarks(state.memory.get(self.key, {}))}
+
+    def _branched(self, state: ServerState) -> GroupState:
+        """Return what a group shares and remembers that begins from the common model."""
+        others = state.shared.keys() - self._grouped
+        memory = {key: without(state.memory[key], others) for key, _ in self.algorithm.group_parts()}
+        return GroupState(
+            shared={name: tensor for name, tensor in state.shared.items() if name in self._grouped},
+            buffers={name: tensor for name, tensor in state.buffers.items() if name in self._grouped},
+            memory=memory,
+        )
+
+    def _regrouped(self, state: ServerState, plan: Plan, pools: Pools) -> ServerState:
+        """Return the state with the groups that the sharing makes after a round."""
+        trained = plan.group_of if plan.group_of is not None else state.group_of
+        if trained is None:
+            return state
+        cohorts = {group: pool.cohort for group, pool in pools.groups.items() if pool.uploads}
+        found = self.sharing.observe(state.memory.get(self.key, {}), trained, cohorts)
+        groups = tuple(state.groups[parent] for parent in found.parents)
+        serving = state.group_of if plan.group_of is not None else found.group_of
+        memory: Memory = {**state.memory, self.key: found.memory}
+        return replace(state, groups=groups, group_of=serving, memory=memory)
+
+
+def choose_groups(sharing: Sharing, clients: Clients, state: ServerState, ids: Sequence[int]) -> Tensor:
+    """Return the group of each client after some have chosen by their losses; the others stay where they are."""
+    candidates = [Candidate(*state.model(group)) for group in range(len(state.groups))]
+    losses = clients.losses(candidates, ids, round=state.round + 1)
+    before = state.group_of
+    group_of = torch.full((len(clients.roster),), COMMON) if before is None else before.clone()
+    for client, found in losses.items():
+        group_of[client] = sharing.choose(found.means)
+    return group_of
+
+
+def evaluate(algorithm: Algorithm, clients: Clients, state: ServerState) -> list[ClientScore]:
+    """Return how each client's model does on its test part; a client that no model serves is left out."""
+    sharing, everyone = algorithm.sharing, range(len(clients.roster))
+    group_of = state.group_of
+    if sharing.asks and group_of is not None:
+        group_of = choose_groups(sharing, clients, state, everyone)
+    if group_of is None:
+        return list(clients.evaluate(state.shared, state.buffers, everyone, round=state.round))
+    members: dict[int, list[int]] = {}
+    for client, group in enumerate(group_of.tolist()):
+        members.setdefault(group, []).append(client)
+    scores: list[ClientScore] = []
+    for group, own in sorted(members.items()):
+        if group != COMMON or sharing.keeps_common:
+            branch = sharing.keeps_common and group != COMMON
+            scores += clients.evaluate(*state.model(group), own, round=state.round, branch=branch)
+    return sorted(scores, key=lambda score: score.client)
