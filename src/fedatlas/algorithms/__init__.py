@@ -14,6 +14,7 @@ from fedatlas.algorithms.registry import standalone as standalone
 
 if TYPE_CHECKING:
     from fedatlas.algorithms.afl import afl as afl
+    from fedatlas.algorithms.cfl import cfl as cfl
     from fedatlas.algorithms.client2vec import client2vec as client2vec
     from fedatlas.algorithms.clustered import clustered as clustered
     from fedatlas.algorithms.fedavg import fedavg as fedavg
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from fedatlas.algorithms.fedper import fedper as fedper
     from fedatlas.algorithms.fedprox import fedprox as fedprox
     from fedatlas.algorithms.fedsam import fedsam as fedsam
+    from fedatlas.algorithms.grouped import grouped as grouped
     from fedatlas.algorithms.harmofl import harmofl as harmofl
+    from fedatlas.algorithms.ifca import ifca as ifca
     from fedatlas.algorithms.moon import moon as moon
     from fedatlas.algorithms.qffl import qffl as qffl
     from fedatlas.algorithms.scaffold import scaffold as scaffold

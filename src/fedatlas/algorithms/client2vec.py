@@ -36,7 +36,13 @@ OTHER_TAU = 0.5
 DO = "Write client2vec(fedatlas.algorithms.fedavg(), atlas)."
 
 
-@recipe(changes="sampler, weighting, objective", over="base", needs=("atlas",), paper="Client2Vec")
+@recipe(
+    changes="sampler, weighting, objective",
+    over="base",
+    needs=("atlas",),
+    uses=("sample", "aggregate", "train"),
+    paper="Client2Vec",
+)
 def client2vec(
     base: Algorithm | None = None,
     atlas: Atlas | str | Path | None = None,

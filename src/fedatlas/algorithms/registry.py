@@ -18,8 +18,9 @@ ALGORITHMS: Registry[Recipe] = Registry("algorithm", "recipe", "fedatlas.algorit
 """The recipes by name, by file.
 
 The facts of a recipe are ``changes``, the slots that it fills other than FedAvg; ``paper``; ``over``, the option that
-takes another algorithm to build on; ``needs``, the options without which it cannot be built; and ``model``, the model
-that it is built around where not any model will do.
+takes another algorithm to build on; ``needs``, the options without which it cannot be built; ``model``, the model that
+it is built around where not any model will do; ``uses``, what it uses an atlas for; and ``section``, the section of a
+config that holds its options where that is not ``[algorithm]``.
 """
 recipe = ALGORITHMS.register
 BASE = "fedavg"

@@ -32,7 +32,9 @@ def default_folder(config: Config) -> Path:
     """Return the folder of a run where none is given."""
     values = config.values
     source = Path(str(values["data"]["source"])).stem
-    atlas = "-atlas" if values["atlas"]["file"] is not None or values["atlas"]["make"] is not None else ""
+    chosen = values["atlas"]
+    given = chosen["file"] is not None or chosen["make"] is not None
+    atlas = "-groups" if "group" in chosen["use"] else "-atlas" if given else ""
     return Path("runs") / f"{source}-{short_name(values['algorithm']['name'])}{atlas}-{values['seed']}"
 
 

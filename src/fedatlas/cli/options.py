@@ -75,10 +75,13 @@ UseOption = Annotated[
     str | None,
     typer.Option(
         "--use",
-        help="What --atlas is for: any of sample, aggregate and train, with commas; "
+        help="What --atlas is for: any of sample, aggregate, train and group, with commas; group makes one if none is "
+        "given; "
         f"default {','.join(SETTINGS['atlas.use'].default)}.",
     ),
 ]
+GroupsOption = Annotated[str | None, setting_option("sharing.groups", "--groups", more=", with --use group")]
+LevelOption = Annotated[str | None, setting_option("sharing.level", "--level", more=": all, head or norms")]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
 

@@ -17,6 +17,8 @@ from fedatlas.cli.options import (
     DataOption,
     DeviceOption,
     EngineOption,
+    GroupsOption,
+    LevelOption,
     ModelOption,
     OverwriteOption,
     ProfileOption,
@@ -48,6 +50,8 @@ def train(
     seed: SeedOption = None,
     atlas: AtlasOption = None,
     use: UseOption = None,
+    groups: GroupsOption = None,
+    level: LevelOption = None,
     device: DeviceOption = MACHINE.device,
     workers: WorkersOption = MACHINE.workers,
     engine: EngineOption = MACHINE.engine,
@@ -69,7 +73,7 @@ def train(
         given = sections(algorithm=algorithm, data=data, data_folder=data_folder, model=model, rounds=rounds, seed=seed)
         if resume and folder is not None and config is None and (folder / "config.toml").exists():
             config = folder / "config.toml"
-        settings = read_config(config, set_, **given, **_atlas_section(atlas, use))
+        settings = read_config(config, set_, **given, **_atlas_sections(atlas, use, groups, level))
         where = folder or default_folder(settings)
         settings.check()
 
@@ -94,10 +98,14 @@ def _print_profile(run: Run) -> None:
     print_rows(rows, "mean over rounds, without the first")
 
 
-def _atlas_section(atlas: Path | None, use: str | None) -> dict[str, Any]:
-    if use is not None and atlas is None:
+def _atlas_sections(atlas: Path | None, use: str | None, groups: str | None, level: str | None) -> dict[str, Any]:
+    """Return the options about an atlas and its groups, as sections of a config."""
+    uses = [] if use is None else [part.strip() for part in use.split(",")]
+    if uses and atlas is None and "group" not in uses:
         raise UsageError(
             "--use says what an atlas is for; give it with --atlas FILE.", code="settings-conflict", got=use
         )
-    uses = {} if use is None else {"use": [part.strip() for part in use.split(",")]}
-    return {} if atlas is None else {"atlas": {"file": str(atlas), **uses}}
+    section = {**({} if atlas is None else {"file": str(atlas)}), **({"use": uses} if uses else {})}
+    number = int(groups) if groups is not None and groups.isdecimal() else groups
+    sharing = {key: value for key, value in (("groups", number), ("level", level)) if value is not None}
+    return {**({"atlas": section} if section else {}), **({"sharing": sharing} if sharing else {})}

@@ -49,6 +49,8 @@ def train_config(
         atlas = kept_atlas(file, lambda: make_atlas(federation, **make, **here), resume=resume)
     try:
         algorithm = config.algorithm(atlas)
+        if show is not False and (reason := getattr(algorithm.sharing, "reason", "")):
+            remark(reason)
         run = train_run(
             federation,
             algorithm,

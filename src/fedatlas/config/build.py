@@ -31,6 +31,10 @@ READING = (
     *("context", "stride", "fraction", "size"),
 )
 """Keys of [data] for a table or a folder of pictures; an empty name says that there is no such column."""
+GROUP = "group"
+"""The use of an atlas that decides who shares a model."""
+GROUPING_ATLAS = {"source": "class-prototypes"}
+"""How the atlas for that use is made unless it is said: from a summary that knows its noise."""
 Values = Mapping[str, Any]
 
 
@@ -120,7 +124,7 @@ def build_configured_algorithm(values: Values, atlas: Atlas | None) -> Algorithm
         algorithm = algorithm.with_optimizer(build_optimizer(**values["optimizer"]))
     buffers, equal = values["training"]["buffers"], values["training"]["equal_weights"]
     algorithm = algorithm if buffers is None else algorithm.with_buffers(buffers)
-    return _with_atlas(algorithm.counting_equally() if equal else algorithm, values["atlas"], atlas)
+    return _with_atlas(algorithm.counting_equally() if equal else algorithm, values, atlas)
 
 
 def build_optimizer(name: str, **options: Any) -> LocalOptimizer:
@@ -128,20 +132,23 @@ def build_optimizer(name: str, **options: Any) -> LocalOptimizer:
     return make_checked(OPTIMIZERS[name], f"option of {name}", options)  # type: ignore[no-any-return]
 
 
-def _with_atlas(algorithm: Algorithm, section: Values, made: Atlas | None) -> Algorithm:
-    options = dict(section)
-    file, make, uses = options.pop("file"), options.pop("make"), options.pop("use")
+def atlas_to_make(section: Values) -> Values | None:
+    """Return how to make the atlas of a run; None where a file holds it, or none is used."""
+    if section["make"] is None and section["file"] is None and GROUP in section["use"]:
+        return GROUPING_ATLAS
+    return section["make"]  # type: ignore[no-any-return]
+
+
+def _with_atlas(algorithm: Algorithm, values: Values, made: Atlas | None) -> Algorithm:
+    options = dict(values["atlas"])
+    make = atlas_to_make(options)
+    file, uses = options.pop("file"), options.pop("use")
+    del options["make"]
+    for use in uses:
+        if use not in USES:
+            raise unknown_name("use of an atlas", use, USES)
+    _check_used(values, make)
     if file is None and make is None:
-        unused = (
-            ["use"] if uses != SETTINGS["atlas.use"].default else [key for key in options if options[key] is not None]
-        )
-        if unused:
-            raise UsageError(
-                f"atlas.{unused[0]} says how an atlas is used, and there is none. Give atlas.file (--atlas FILE) or "
-                "atlas.make, or leave it out.",
-                code="settings-conflict",
-                got=f"atlas.{unused[0]}",
-            )
         return algorithm
     if file is not None and make is not None:
         raise UsageError(
@@ -151,12 +158,38 @@ def _with_atlas(algorithm: Algorithm, section: Values, made: Atlas | None) -> Al
         raise UsageError(
             "atlas.make: the atlas has to be made before the algorithm is; give it as atlas=.", code="settings-conflict"
         )
-    for use in uses:
-        if use not in USES:
-            raise unknown_name("use of an atlas", use, USES)
-    recipe = atlas_recipe()
-    options |= {recipe.facts["over"]: algorithm, "atlas": made or file, **{use: use in uses for use in USES}}
-    return make_checked(ALGORITHMS[recipe.name], "option of atlas", options)  # type: ignore[no-any-return]
+    for recipe in dict.fromkeys(atlas_recipe(use).name for use in uses):
+        facts = ALGORITHMS.entries[recipe].facts
+        own = dict(values[facts["section"]]) if "section" in facts else dict(options)
+        if len(facts["uses"]) > 1:
+            own |= {use: use in uses for use in facts["uses"]}
+        own |= {facts["over"]: algorithm, "atlas": made or file}
+        algorithm = make_checked(ALGORITHMS[recipe], "option of atlas", own)
+    return algorithm
+
+
+def _check_used(values: Values, make: Values | None) -> None:
+    """Raise UsageError if a key says how an atlas is used, and there is none, or not for that."""
+    atlas, sharing = values["atlas"], values["sharing"]
+    changed = [key for key, value in sharing.items() if value != SETTINGS[f"sharing.{key}"].default]
+    if changed and GROUP not in atlas["use"]:
+        raise UsageError(
+            f"sharing.{changed[0]} says how an atlas makes groups, and it is not used for that. Add {GROUP!r} to "
+            "atlas.use (--use group), or leave it out.",
+            code="settings-conflict",
+            got=f"sharing.{changed[0]}",
+        )
+    if atlas["file"] is not None or make is not None:
+        return
+    others = [key for key in atlas if key not in ("file", "make", "use") and atlas[key] is not None]
+    unused = ["use"] if atlas["use"] != SETTINGS["atlas.use"].default else others
+    if unused:
+        raise UsageError(
+            f"atlas.{unused[0]} says how an atlas is used, and there is none. Give atlas.file (--atlas FILE) or "
+            "atlas.make, or leave it out.",
+            code="settings-conflict",
+            got=f"atlas.{unused[0]}",
+        )
 
 
 def build_atlas_options(make: Values, seed: int) -> dict[str, Any]:

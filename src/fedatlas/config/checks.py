@@ -27,13 +27,13 @@ MODEL_ARGUMENTS = 2
 """A model's builder takes the number of classes and the form of inputs first; the rest are options."""
 
 
-def atlas_recipe() -> Entry:
-    """Return the recipe that trains any algorithm by an atlas, which ``[atlas]`` stands for."""
-    return next(one for one in ALGORITHMS.entries.values() if "atlas" in one.facts.get("needs", ()))
+def atlas_recipe(use: str = USES[0]) -> Entry:
+    """Return the recipe that uses an atlas so over any algorithm."""
+    return next(one for one in ALGORITHMS.entries.values() if use in one.facts.get("uses", ()))
 
 
 def atlas_options() -> list[str]:
-    """Return the options of that recipe, which ``[atlas]`` takes beside its keys."""
+    """Return the options of the first such recipe, which ``[atlas]`` takes beside its keys."""
     recipe = atlas_recipe()
     return [name for name in recipe.parameters if name not in (recipe.facts["over"], "atlas", *USES)]
 

@@ -114,9 +114,9 @@ class Config:
 
     def atlas_settings(self) -> dict[str, Any] | None:
         """Return how to make an atlas, as options of ``make_atlas``; None where none is to be made."""
-        from fedatlas.config.build import build_atlas_options
+        from fedatlas.config.build import atlas_to_make, build_atlas_options
 
-        make = self.values["atlas"]["make"]
+        make = atlas_to_make(self.values["atlas"])
         return None if make is None else build_atlas_options(make, self.seeds().model)
 
     def work(self) -> LocalWork:

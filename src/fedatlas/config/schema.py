@@ -16,7 +16,7 @@ from fedatlas.client.work import LocalWork
 from fedatlas.parts.checks import describe_kind, field_kinds, setting
 from fedatlas.training.settings import Settings, TrainingPlan
 
-USES = ("sample", "aggregate", "train")
+USES = ("sample", "aggregate", "train", "group")
 """The uses of an atlas."""
 
 
@@ -97,7 +97,19 @@ class AtlasSection:
     make: Mapping[str, Any] | None = setting(
         None, "a table that says how to make the atlas: source, encoder, encoder_options, strategy, epochs, settings"
     )
-    use: Sequence[str] = setting(["sample", "aggregate"], "the uses of the atlas: a list of sample, aggregate, train")
+    use: Sequence[str] = setting(
+        ["sample", "aggregate"], "the uses of the atlas: a list of sample, aggregate, train, group"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharingSection:
+    """``[sharing]``: which clients share a model, where the use of the atlas is ``group``."""
+
+    groups: int | str = setting("auto", "a number of groups, or auto: as many as the atlas shows, if they pay")
+    level: Literal["all", "head", "norms"] = setting("all", "the parameters that each group has for itself")
+    pilot: int = setting(5, "rounds of each kind in a trial of whether a group gains by leaving", least=1)
+    threshold: float = setting(3.0, "how large t must be in a trial for a group to leave")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +199,7 @@ SECTIONS: dict[str, list[Setting]] = {
     "algorithm": _settings("algorithm", AlgorithmSection),
     "algorithms": [],
     "atlas": _settings("atlas", AtlasSection),
+    "sharing": _settings("sharing", SharingSection),
     "optimizer": _settings("optimizer", OptimizerSection),
     "training": _settings("training", TrainingPlan, LocalWork, TrainingTables),
     "flower": _settings("flower", FlowerSection),

@@ -149,7 +149,7 @@ class Algorithm:
     def describe(self) -> dict[str, Any]:
         """Return all parts and hyper-parameters as plain values, for the record and for comparing."""
         found = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
-        if type(self.sharing) is One:
+        if self.sharing == One():
             del found["sharing"]
         return found
 

@@ -8,7 +8,7 @@ keeps with a client belongs to that client, whatever the level.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
@@ -18,7 +18,7 @@ from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.models.head import head_parameters
 from fedatlas.models.norms import NORM_LAYERS
-from fedatlas.parts.part import ServerPart
+from fedatlas.parts.part import ServerPart, plain
 from fedatlas.parts.split import floating_buffers
 from fedatlas.parts.types import ClientLosses, Cohort, Roster, Tensors
 
@@ -136,6 +136,8 @@ class One(Sharing):
 
     name: ClassVar[str] = "one"
     level: Level = "all"
+    reason: str = ""
+    """Why, where an atlas was asked."""
 
     def grouped_names(self, model: nn.Module) -> set[str]:
         """Return none: all is common."""
@@ -164,6 +166,8 @@ class ByGroup(Sharing):
     groups: Mapping[str, int] = field(default_factory=dict)
     """The group of each client, by the client's name; groups are 0, 1, ... without a gap."""
     level: Level = "all"
+    reason: str = ""
+    """Why, where an atlas was asked."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -205,7 +209,8 @@ class ByGroup(Sharing):
         members: dict[int, list[str]] = {}
         for client, group in sorted(self.groups.items()):
             members.setdefault(group, []).append(client)
-        return {"part": "ByGroup", "level": self.level, "groups": [members[group] for group in sorted(members)]}
+        others = {own.name: plain(getattr(self, own.name)) for own in fields(self) if own.name != "groups"}
+        return {"part": type(self).__name__, **others, "groups": [members[group] for group in sorted(members)]}
 
 
 def norm_names(model: nn.Module) -> set[str]:

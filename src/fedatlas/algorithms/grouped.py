@@ -1,0 +1,122 @@
+"""Who shares a model, from an atlas: any algorithm, with a model for each group of clients.
+
+Groups are those of the atlas's verdict, or as many as are asked for. With ``auto``:
+
+    one group              one model: under plain label skew, splitting harms
+    labelling differs      a model for each group from the beginning: one model cannot be right for all
+    inputs differ          one model; a group leaves it where a trial on held-back examples shows that it gains
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.algorithms.registry import recipe
+from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.provenance import atlas_remarks
+from fedatlas.data.federation import Federation
+from fedatlas.errors import UsageError, expect
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.sharing import ByGroup, Level, One, Sharing
+from fedatlas.parts.trial import ByTrial
+
+DO = "Write grouped(fedatlas.algorithms.fedavg(), atlas)."
+
+
+@recipe(changes="sharing", over="base", needs=("atlas",), uses=("group",), section="sharing")
+def grouped(
+    base: Algorithm | None = None,
+    atlas: Atlas | str | Path | None = None,
+    *,
+    groups: int | Literal["auto"] = "auto",
+    level: Level = "all",
+    pilot: int = 5,
+    threshold: float = 3.0,
+) -> Algorithm:
+    """``base`` (FedAvg) with a model for each group of clients that an atlas shows, where that pays.
+
+    Args:
+        atlas: the atlas, or the path of the file that holds it. ``auto`` needs one of source ``class-prototypes``.
+        groups: ``auto``, which may also be one group, or a number.
+        level: the parameters that each group has for itself: ``all``, the ``head``, or the ``norms``.
+        pilot: rounds of each kind in a trial of groups whose inputs differ.
+        threshold: how large t must be in a trial for a group to leave the common model.
+    """
+    base = base if base is not None else fedavg()
+    expect(base, Algorithm, "grouped(base) must be an algorithm", DO)
+    if type(base.sharing) is not One:
+        raise UsageError(
+            f"grouped(base) decides who shares a model, but {base.name} has {type(base.sharing).__name__} for that. "
+            "Use a base in which all clients share one model.",
+            code="base-unfit",
+            base=base.name,
+            part=type(base.sharing).__name__,
+        )
+    if isinstance(atlas, str | Path):
+        atlas = Atlas.load(atlas)
+    if not isinstance(atlas, Atlas):
+        raise UsageError(
+            f"grouped(atlas) must be an atlas of the clients or the path of one, got {atlas!r}. {DO}",
+            code="wrong-type",
+            setting="grouped(atlas)",
+            got=atlas,
+        )
+    sharing = decide(atlas, groups=groups, level=level, pilot=pilot, threshold=threshold)
+    return replace(base, name="grouped" if base.name == "fedavg" else f"grouped+{base.name}", sharing=sharing)
+
+
+def decide(
+    atlas: Atlas,
+    *,
+    groups: int | Literal["auto"] = "auto",
+    level: Level = "all",
+    pilot: int = 5,
+    threshold: float = 3.0,
+) -> Sharing:
+    """Return who shares a model, by an atlas, with the reason; the settings are those of ``grouped``."""
+    if groups != "auto":
+        why = f"{groups} groups were asked for; whether they pay was not looked into."
+        return AtlasGroups(groups=_named(atlas, atlas.groups(groups)), level=level, atlas=atlas, reason=why)
+    verdict = atlas.verdict()
+    if verdict.count == 1:
+        return One(reason=f"One model for all clients. {verdict.inputs.evidence}")
+    members = _named(atlas, verdict.groups)
+    if verdict.labelling.found:
+        why = (
+            f"A model for each of {verdict.count} groups from the beginning: they label differently, so one model "
+            f"cannot be right for all. {verdict.labelling.evidence}"
+        )
+        return AtlasGroups(groups=members, level=level, atlas=atlas, reason=why)
+    why = (
+        f"One model, which each of {verdict.count} groups leaves if a trial of {2 * pilot} rounds shows that it gains. "
+        f"{verdict.inputs.evidence}"
+    )
+    return TriedGroups(groups=members, level=level, pilot=pilot, threshold=threshold, atlas=atlas, reason=why)
+
+
+def _named(atlas: Atlas, labels: Tensor) -> dict[str, int]:
+    return dict(zip(atlas.names, labels.tolist(), strict=True))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _FromAtlas(ByGroup):
+    """Groups of an atlas, which must have been made of the same clients."""
+
+    atlas: Atlas
+
+    def check_clients(self, federation: Federation) -> list[str]:
+        """Return remarks; one is that the atlas was made of other clients."""
+        return [*super().check_clients(federation), *atlas_remarks(self.atlas, federation)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AtlasGroups(_FromAtlas):
+    """The groups of an atlas, each with its model."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TriedGroups(_FromAtlas, ByTrial):
+    """The groups of an atlas, which leave the common model where a trial shows that they gain."""
