@@ -20,14 +20,13 @@ from torch import Tensor
 
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.registry import recipe
-from fedatlas.errors import UsageError, expect, unknown_name
+from fedatlas.errors import UsageError, expect
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.sharing import Level, Regrouped, Sharing
 from fedatlas.parts.types import Cohort, Roster, Tensors, Upload
 from fedatlas.seeds import repeatable
 
 Linkage = Literal["single", "complete"]
-LINKAGES = ("single", "complete")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +49,6 @@ class BySplitting(Sharing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.linkage not in LINKAGES:
-            raise unknown_name("linkage of BySplitting", self.linkage, LINKAGES)
         for setting in ("eps1", "eps2", "gamma_max", "after"):
             if getattr(self, setting) < 0:
                 raise UsageError(

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fedatlas.data.federation import Federation
-from fedatlas.errors import UsageError, unknown_name
+from fedatlas.errors import UsageError
 from fedatlas.models.head import head_parameters
 from fedatlas.models.norms import NORM_LAYERS
 from fedatlas.parts.part import ServerPart, plain
@@ -23,7 +23,6 @@ from fedatlas.parts.split import floating_buffers
 from fedatlas.parts.types import ClientLosses, Cohort, Roster, Tensors
 
 Level = Literal["all", "head", "norms"]
-LEVELS: tuple[str, ...] = get_args(Level)
 COMMON = -1
 """The group of a client that is in none: it uses what is common to all."""
 
@@ -45,8 +44,8 @@ class Plan(NamedTuple):
     """Whether clients train without the examples that they hold back."""
     compares: bool = False
     """Whether the common model and the groups' models are compared on these examples after the round."""
-    allowed: Sequence[int] | None = None
-    """The clients that may be drawn, if not all that may train."""
+    drawn_from: Sequence[Sequence[int]] = ()
+    """Sets of clients that may be drawn, each for its share of the round; by default one set of all that may train."""
 
 
 PLAIN = Plan()
@@ -77,11 +76,6 @@ class Sharing(ServerPart):
     """Whether all clients must take part in every round."""
     asks: ClassVar[bool] = False
     """Whether each client is asked for its loss under the model of every group before it trains."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.level not in LEVELS:
-            raise unknown_name("level of sharing", self.level, LEVELS)
 
     def grouped_names(self, model: nn.Module) -> set[str]:
         """Return the names of the parameters and floating buffers that each group has for itself."""
@@ -166,6 +160,8 @@ class ByGroup(Sharing):
     groups: Mapping[str, int] = field(default_factory=dict)
     """The group of each client, by the client's name; groups are 0, 1, ... without a gap."""
     level: Level = "all"
+    from_each: bool = False
+    """Draw each group's share of a round's clients from that group, at least one if there are enough."""
     reason: str = ""
     """Why, where an atlas was asked."""
 
@@ -190,6 +186,16 @@ class ByGroup(Sharing):
     def num_groups(self, group_of: Tensor) -> int:
         """Return how many groups are given, with those whose clients are all held out."""
         return len(set(self.groups.values()))
+
+    def plan(self, memory: Tensors, roster: Roster, round: int, rounds: int) -> Plan:
+        """Return that each group trains its model."""
+        if not self.from_each:
+            return PLAIN
+        members: dict[int, list[int]] = {}
+        for client, group in zip(roster, self.place(roster).tolist(), strict=True):
+            if not client.held_out:
+                members.setdefault(group, []).append(client.id)
+        return Plan(drawn_from=[members[group] for group in sorted(members)])
 
     def check_clients(self, federation: Federation) -> list[str]:
         """Return a remark about held-out clients without a group; raise UsageError if one that trains has none."""

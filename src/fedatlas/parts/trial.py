@@ -101,7 +101,7 @@ class ByTrial(ByGroup):
         leavers = self._served(place, left)
         drawn = [client.id for client in roster if leavers[client.id] != COMMON and not client.held_out]
         restarts = [client for client in drawn if not memory[BEGUN][client]]
-        return Plan(group_of=leavers, branch=True, restarts=restarts, allowed=drawn)
+        return Plan(group_of=leavers, branch=True, restarts=restarts, drawn_from=[drawn])
 
     def observe(self, memory: Tensors, group_of: Tensor, cohorts: Mapping[int, Cohort]) -> Regrouped:
         """Remember who has trained a group's model."""

@@ -35,18 +35,23 @@ class Draws:
         self._sampler, self._roster, self._count, self._seed = sampler, roster, count, seed
         self._ahead: tuple[int, Tensors, tuple[list[int], Tensors]] | None = None
 
-    def draw(self, number: int, memory: Tensors, allowed: Sequence[int] | None = None) -> tuple[list[int], Tensors]:
+    def draw(self, number: int, memory: Tensors, drawn_from: Sequence[Sequence[int]] = ()) -> tuple[list[int], Tensors]:
         """Return the clients of a round and the sampler's new memory, given its memory.
 
-        ``allowed`` are the clients that may be drawn, if not all that may train.
+        ``drawn_from`` are sets of clients that may be drawn, each for its share, if not all that may train.
         """
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] == number and ahead[1] is memory and allowed is None:
+        if ahead is not None and ahead[0] == number and ahead[1] is memory and not drawn_from:
             return ahead[2]
         rng = numpy_generator(self._seed, "sampling", number)
-        candidates = self._candidates if allowed is None else list(allowed)
-        count = min(self._count, len(candidates))
-        return self._sound(self._sampler.sample(candidates, count, self._roster, memory, rng), count)
+        sets = [list(own) for own in drawn_from] or [self._candidates]
+        drawn: list[int] = []
+        for candidates, count in zip(sets, shares(self._count, [len(own) for own in sets]), strict=True):
+            if count:
+                answer = self._sampler.sample(candidates, count, self._roster, memory, rng)
+                own, memory = self._sound(answer, count)
+                drawn += own
+        return drawn, memory
 
     def _sound(self, answer: tuple[Iterable[object], Tensors], count: int) -> tuple[list[int], Tensors]:
         """Return the draw with ids as Python's int; raise SamplingError if it is not a valid one."""
@@ -99,6 +104,22 @@ class Draws:
             self._ahead = number, memory, self.draw(number, memory)
             return self._ahead[2][0]
         return None
+
+
+def shares(count: int, sizes: Sequence[int]) -> list[int]:
+    """Return how many of a round's clients come from each of several sets: by size, at least one if there are enough.
+
+    >>> shares(5, [12, 6, 2])
+    [3, 1, 1]
+    """
+    count = min(count, sum(sizes))
+    least = 1 if count >= len(sizes) else 0
+    found = [min(least, size) for size in sizes]
+    while sum(found) < count:
+        # To the set that is furthest below its share.
+        open_sets = [i for i, size in enumerate(sizes) if found[i] < size]
+        found[max(open_sets, key=lambda i: (sizes[i] * count / sum(sizes) - found[i], -i))] += 1
+    return found
 
 
 def _whole(client: Any) -> int | None:

@@ -171,7 +171,7 @@ class _Table:
         """Play the next round."""
         watch, number = Stopwatch(), state.round + 1
         plan = self.groups.plan(state, number, self.rounds)
-        drawn, sampling = self.draws.draw(number, state.memory[self.sampler], plan.allowed)
+        drawn, sampling = self.draws.draw(number, state.memory[self.sampler], plan.drawn_from)
         times = Counter(drawn)
         chosen = [self.roster[i] for i in sorted(times)]
         watch.lap("sampling")
