@@ -1,14 +1,18 @@
 """Atlases small enough to work out by hand, random ones for tiny federations, and vectors as an encoder gives them."""
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.encoders.base import Embeddings
+from fedatlas.atlas.sources import make_atlas
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
+from fedatlas.data.partitions.federate import federate
+from fedatlas.data.partitions.shifts import Rotated
 from fedatlas.parts.types import ClientInfo
 from fedatlas.seeds import generator
 
@@ -110,3 +114,24 @@ def clip_like(
     )
     embeddings = Embeddings(encoder="clip-like 1", examples=examples, classes=words)
     return Federation(data=data, clients=members, partition="by hand"), embeddings
+
+
+def bars() -> Dataset:
+    """Return four classes of noisy pictures: a bar near each edge."""
+    rng = generator(0, "bars")
+    labels = torch.arange(960) % 4
+    images = 40 * torch.rand(960, 1, 16, 16, generator=rng)
+    for label, (row, column) in enumerate(((slice(None), 2), (3, slice(None)), (slice(None), 12), (9, slice(None)))):
+        images[labels == label, 0, row, column] += 150
+    return Dataset(name="bars", inputs=images.to(torch.uint8), labels=labels, classes=("a", "b", "c", "d"))
+
+
+def bars_atlas(federation: Federation) -> Atlas:
+    """Return an atlas that knows its noise."""
+    return make_atlas(federation, source="class-prototypes", progress=False)
+
+
+@cache
+def turned_atlas() -> Atlas:
+    """Return the atlas of two groups of clients whose bars are turned by another angle."""
+    return bars_atlas(federate(bars(), Rotated(num_clients=8, num_groups=2, degrees=(0, 45))))

@@ -91,6 +91,8 @@ OPTIONS = {
         "seed",
         "atlas",
         "use",
+        "groups",
+        "level",
         "device",
         "workers",
         "engine",

@@ -32,7 +32,8 @@ def cohort(changes: Sequence[Sequence[float]], *, round: int = 30, members: int 
 
 def test_a_group_at_rest_whose_clients_pull_apart_is_split() -> None:
     """Changes (1, 0.1), (1, -0.1), (-1, 0), (-1, 0.05): the mean (0, 0.0125) is shorter than 0.4, and the longest, of
-    1.005, is longer than 1. The first two have cosine 0.9802, the last two 0.9988; across, the largest is -0.9938: two pairs."""
+    1.005, is longer than 1. The first two have cosine 0.9802, the last two 0.9988; across, the largest is -0.9938. So
+    they are two pairs."""
     sharing = BySplitting(eps1=0.4, eps2=1.0)
     found = sharing.observe({}, torch.zeros(4, dtype=torch.int64), {0: cohort(APART)})
     assert found.group_of.tolist() == [0, 0, 1, 1]

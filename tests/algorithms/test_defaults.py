@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import fedatlas
-from atlases import by_hand
+from atlases import by_hand, turned_atlas
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedgcr import PRESETS
 from fedatlas.algorithms.fedpce import Grouped
@@ -19,6 +19,9 @@ from pages import as_told, read, told
 NOT_NAMED = {
     ("client2vec", "base"): "`fedavg`",
     ("clustered", "base"): "`fedavg`",
+    ("cfl", "base"): "`fedavg`",
+    ("grouped", "base"): "`fedavg`",
+    ("ifca", "base"): "`fedavg`",
     ("feddisco", "base"): "`fedavg`",
     ("fedgr", "base"): "`fedavg`",
     ("client2vec", "tau"): "by the atlas",
@@ -78,7 +81,7 @@ def test_fedgcr_trains_with_adamw() -> None:
 def own_parts(algorithm: fedatlas.Algorithm) -> list[Any]:
     """Return the parts that were written for an algorithm; FedPCE's rates are its recipe's and no part's."""
     chains = (algorithm.objective, algorithm.weighting, algorithm.server, algorithm.extensions)
-    parts: list[Any] = [algorithm.sampler, algorithm.split, algorithm.optimizer, *chain(*chains)]
+    parts: list[Any] = [algorithm.sampler, algorithm.sharing, algorithm.split, algorithm.optimizer, *chain(*chains)]
     return [
         part
         for part in parts
@@ -88,8 +91,9 @@ def own_parts(algorithm: fedatlas.Algorithm) -> list[Any]:
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_a_part_by_itself_has_the_settings_that_its_recipe_gives_it(name: str) -> None:
-    options = {"atlas": by_hand(), "train": True} if name == "client2vec" else {}
+    needed = {"client2vec": {"atlas": by_hand(), "train": True}, "grouped": {"atlas": turned_atlas()}}
+    options = needed.get(name, {})
     for part in own_parts(getattr(fedatlas.algorithms, name)(**options)):
         for own in dataclasses.fields(part):
-            if own.default is not dataclasses.MISSING:
+            if own.default is not dataclasses.MISSING and own.name != "reason":
                 assert getattr(part, own.name) == own.default, f"{type(part).__name__}.{own.name}"

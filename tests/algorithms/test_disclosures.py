@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from atlases import by_hand
+from atlases import by_hand, turned_atlas
 from fedatlas.algorithms import ALGORITHMS, build_algorithm
 
 PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
-OPTIONS = {"client2vec": {"atlas": by_hand(), "train": True}}
+OPTIONS = {"client2vec": {"atlas": by_hand(), "train": True}, "grouped": {"atlas": turned_atlas()}}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

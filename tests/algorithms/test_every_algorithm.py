@@ -45,6 +45,9 @@ SWITCHED_OFF: Mapping[str, tuple[dict[str, Any], Algorithm]] = {
 """Options that leave nothing of an algorithm but its base, and that base."""
 NO_SWITCH = {
     "client2vec": "it needs an atlas; without a use of it, it is the base",
+    "grouped": "it needs an atlas; with one group it is the base",
+    "ifca": "its parameters are those of groups; with one group it is the base",
+    "cfl": "its parameters are those of groups; until the first split it is the base",
     "fedavg": "it is the base",
     "feddyn": "alpha must be above 0: the drift is in units of it",
     "scaffold": "it has no weight; without its control variates, as in its first round, it is the base",

@@ -1,49 +1,30 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
+from atlases import bars, bars_atlas
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.grouped import AtlasGroups, TriedGroups, grouped
 from fedatlas.algorithms.ifca import ifca
 from fedatlas.algorithms.scaffold import scaffold
-from fedatlas.atlas.atlas import Atlas
-from fedatlas.atlas.sources import make_atlas
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Federation
 from fedatlas.data.partitions.basic import Iid
 from fedatlas.data.partitions.federate import federate
 from fedatlas.data.partitions.shifts import PermutedLabels, Rotated
 from fedatlas.errors import UsageError
 from fedatlas.parts.sharing import One
-from fedatlas.seeds import generator
 from raising import raises
 
 
-def shapes() -> Dataset:
-    """Return four classes of noisy pictures: a bar at each edge."""
-    rng = generator(0, "shapes")
-    labels = torch.arange(960) % 4
-    images = 40 * torch.rand(960, 1, 16, 16, generator=rng)
-    for label, place in enumerate(((slice(None), 2), (3, slice(None)), (slice(None), 12), (9, slice(None)))):
-        images[labels == label, 0, place[0], place[1]] += 150
-    return Dataset(name="bars", inputs=images.to(torch.uint8), labels=labels, classes=("a", "b", "c", "d"))
-
-
-def made(federation: Federation) -> Atlas:
-    return make_atlas(federation, source="class-prototypes", progress=False)
-
-
 def test_equal_clients_share_one_model() -> None:
-    algorithm = grouped(fedavg(), made(federate(shapes(), Iid(num_clients=8))))
+    algorithm = grouped(fedavg(), bars_atlas(federate(bars(), Iid(num_clients=8))))
     assert type(algorithm.sharing) is One
     assert algorithm.sharing.reason.startswith("One model for all clients. ")
     assert algorithm.name == "grouped"
 
 
 def test_clients_that_label_differently_are_split_from_the_beginning() -> None:
-    federation = federate(shapes(), PermutedLabels(num_clients=8, num_groups=2))
-    algorithm = grouped(scaffold(), made(federation))
+    federation = federate(bars(), PermutedLabels(num_clients=8, num_groups=2))
+    algorithm = grouped(scaffold(), bars_atlas(federation))
     assert type(algorithm.sharing) is AtlasGroups
     kinds = [client.type for client in federation]
     groups = [algorithm.sharing.groups[client.name] for client in federation]
@@ -52,15 +33,15 @@ def test_clients_that_label_differently_are_split_from_the_beginning() -> None:
 
 
 def test_clients_whose_inputs_differ_leave_after_a_trial() -> None:
-    federation = federate(shapes(), Rotated(num_clients=8, num_groups=2, degrees=(0, 45)))
-    algorithm = grouped(fedavg(), made(federation), pilot=2)
+    federation = federate(bars(), Rotated(num_clients=8, num_groups=2, degrees=(0, 45)))
+    algorithm = grouped(fedavg(), bars_atlas(federation), pilot=2)
     assert type(algorithm.sharing) is TriedGroups
     assert algorithm.sharing.pilot == 2
     assert "a trial of 4 rounds" in algorithm.sharing.reason
 
 
 def test_a_number_of_groups_is_taken_as_it_is() -> None:
-    atlas = made(federate(shapes(), Iid(num_clients=8)))
+    atlas = bars_atlas(federate(bars(), Iid(num_clients=8)))
     algorithm = grouped(fedavg(), atlas, groups=3, level="head")
     assert type(algorithm.sharing) is AtlasGroups
     assert sorted(set(algorithm.sharing.groups.values())) == [0, 1, 2]
@@ -68,7 +49,7 @@ def test_a_number_of_groups_is_taken_as_it_is() -> None:
 
 
 def test_a_base_that_has_groups_is_an_error() -> None:
-    atlas = made(federate(shapes(), Iid(num_clients=8)))
+    atlas = bars_atlas(federate(bars(), Iid(num_clients=8)))
     with raises(UsageError, "base-unfit", part="ByLoss"):
         grouped(ifca(2), atlas)
 
@@ -80,7 +61,7 @@ def test_something_else_than_an_atlas_is_an_error(atlas: object) -> None:
 
 
 def test_an_atlas_of_other_clients_is_remarked_upon() -> None:
-    federation = federate(shapes(), PermutedLabels(num_clients=8, num_groups=2), seed=1)
-    algorithm = grouped(fedavg(), made(federate(shapes(), PermutedLabels(num_clients=8, num_groups=2), seed=0)))
+    federation = federate(bars(), PermutedLabels(num_clients=8, num_groups=2), seed=1)
+    algorithm = grouped(fedavg(), bars_atlas(federate(bars(), PermutedLabels(num_clients=8, num_groups=2), seed=0)))
     assert any("the atlas was made from" in line for line in algorithm.check_clients(federation))
     assert algorithm.check_clients(replace(federation)) != []

@@ -23,7 +23,7 @@ def test_a_recipe_is_found_by_its_name_its_file_and_its_text(name: str) -> None:
     assert entry.parameters == tuple(inspect.signature(recipe).parameters)
     assert (inspect.getdoc(recipe) or "").startswith(entry.summary)
     assert entry.facts == ALGORITHMS.facts(name)
-    assert entry.facts.keys() <= {"changes", "paper", "over", "needs", "model"}
+    assert entry.facts.keys() <= {"changes", "paper", "over", "needs", "model", "uses", "section"}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -45,7 +45,7 @@ def test_what_an_algorithm_builds_on_is_one_of_its_options() -> None:
 
 def test_the_base_comes_first_and_what_needs_an_atlas_is_left_out() -> None:
     assert standalone()[0] == "fedavg"
-    assert sorted(ALGORITHMS.keys() - set(standalone())) == ["client2vec"]
+    assert sorted(ALGORITHMS.keys() - set(standalone())) == ["client2vec", "grouped"]
     with pytest.raises(UsageError) as caught:
         build_algorithm("client2vec")
     assert (caught.value.code, caught.value.fields["option"]) == ("missing-option", "atlas")

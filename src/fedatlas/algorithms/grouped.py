@@ -26,7 +26,7 @@ from fedatlas.parts.trial import ByTrial
 DO = "Write grouped(fedatlas.algorithms.fedavg(), atlas)."
 
 
-@recipe(changes="sharing", over="base", needs=("atlas",), uses=("group",), section="sharing")
+@recipe(changes="sharing", over="base", needs=("atlas",), uses=("group",), section="sharing", paper="fedatlas")
 def grouped(
     base: Algorithm | None = None,
     atlas: Atlas | str | Path | None = None,
