@@ -45,28 +45,35 @@ def test_a_group_leaves_above_the_threshold_and_comes_back_where_it_loses() -> N
     square 0.0101: t = 0.1 / sqrt(1e-4 * 4/3 / 4) = 17.3."""
     trial = ByTrial(groups=NAMES)
     found = {0: {0: losses(2, 1, 2)}, 1: {1: losses(1.0, 0.9, 0.0101)}}
-    serving, memory = trial.decide(remembered(False, False), ROSTER, found)
+    serving, memory = trial.decide(remembered(False, False), ROSTER, found, 40, 40)
     assert serving.tolist() == [COMMON, 1, COMMON, 1]
     assert memory[SCORE].tolist() == pytest.approx([1.7321, 17.3205], abs=1e-3)
     worse = {0: {0: losses(2, 1, 2)}, 1: {1: losses(0.9, 1.0, 0.0101)}}
-    serving, memory = trial.decide(remembered(True, True), ROSTER, worse)
+    serving, memory = trial.decide(remembered(True, True), ROSTER, worse, 40, 40)
     assert memory[LEFT].tolist() == [True, False]
     assert serving.tolist() == [0, COMMON, 0, COMMON]
 
 
-def test_trials_come_after_half_of_the_rounds_and_at_the_end() -> None:
+def test_in_the_first_of_several_trials_a_group_must_gain_twice_as_clearly() -> None:
+    """d of mean 0.1 and mean square 0.0101 over 4 examples has t = 17.3: between 10 and twice 10."""
+    trial, found = ByTrial(groups=NAMES, threshold=10), {1: {1: losses(1.0, 0.9, 0.0101)}}
+    left = [trial.decide(remembered(False, False), ROSTER, found, n, 100)[1][LEFT].tolist() for n in (31, 56, 100)]
+    assert left == [[False, False], [False, True], [False, True]]
+
+
+def test_trials_come_after_a_quarter_and_half_of_the_rounds_and_at_the_end() -> None:
     trial = ByTrial(groups=NAMES, pilot=2)
-    assert trial.trials(40) == [range(21, 25), range(37, 41)]
-    assert trial.trials(12) == [range(9, 13)]
+    assert trial.trials(40) == [range(11, 13), range(21, 23), range(37, 41)]
+    assert trial.trials(6) == [range(5, 7)]
     assert trial.trials(3) == [range(2, 4)]
 
 
 def test_a_trial_takes_turns_and_compares_at_its_end() -> None:
     trial, memory = ByTrial(groups=NAMES, pilot=2), remembered(False, False)
-    before = trial.plan(memory, ROSTER, 20, 40)
+    before = trial.plan(memory, ROSTER, 36, 40)
     assert before.common
     assert not before.holds_back
-    plans = [trial.plan(memory, ROSTER, number, 40) for number in trial.trials(40)[0]]
+    plans = [trial.plan(memory, ROSTER, number, 40) for number in trial.trials(40)[-1]]
     assert [plan.common for plan in plans] == [True, False, True, False]
     assert all(plan.holds_back for plan in plans)
     assert [list(plan.begins) for plan in plans] == [[], [0, 1], [], []]

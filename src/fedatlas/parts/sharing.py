@@ -103,7 +103,12 @@ class Sharing(ServerPart):
         return PLAIN
 
     def decide(
-        self, memory: Tensors, roster: Roster, losses: Mapping[int, Mapping[int, ClientLosses]]
+        self,
+        memory: Tensors,
+        roster: Roster,
+        losses: Mapping[int, Mapping[int, ClientLosses]],
+        round: int,
+        rounds: int,
     ) -> tuple[Tensor, Tensors]:
         """Return which group serves each client, and the memory, after a comparison; only where a plan compares.
 

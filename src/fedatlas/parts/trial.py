@@ -31,9 +31,10 @@ class ByTrial(ByGroup):
 
         t = mean d / (sd d / sqrt(N)) > threshold          over the N held-back examples of the group's clients
 
-    There is a trial after half of the rounds, if these are many, and one at the end. Between them the common model goes
-    on with all clients, those of groups that left too, in turn with the models of the groups that left. If all groups
-    have left, only theirs go on.
+    There are trials after a quarter and after half of the rounds, if these are many, and one at the end. In the first,
+    a group must gain twice as clearly. Between them the common model goes on with all clients, also those of groups
+    that left, in turn with the models of the groups that left; a group comes back if a later trial shows that it loses.
+    If all groups have left, only their models go on, without more trials.
     """
 
     name: ClassVar[str] = "by_trial"
@@ -44,9 +45,9 @@ class ByTrial(ByGroup):
         Disclosure("squares", "the mean square of the difference of both", "losses", (2,), torch.float64),
     )
     pilot: int = 5
-    """Rounds of each kind in a trial; fewer where the run has fewer than four times as many."""
+    """Rounds of each kind in the last trial, at most an eighth of all; the others have half as many."""
     threshold: float = 3.0
-    """How large t must be for a group to leave."""
+    """How large t must be for a group to leave; in the first of several trials, twice that."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,19 +72,21 @@ class ByTrial(ByGroup):
         """Return the rounds of each trial.
 
         >>> ByTrial(groups={"a": 0, "b": 1}).trials(100)
-        [range(51, 61), range(91, 101)]
+        [range(26, 32), range(51, 57), range(91, 101)]
         """
-        length = 2 * min(self.pilot, max(1, rounds // 4))
-        late = range(max(1, rounds - length + 1), rounds + 1)
-        first = rounds // 2 + 1
-        return [range(first, first + length), late] if first + 2 * length <= late.start else [late]
+        pilot = min(self.pilot, max(1, rounds // 8))
+        late = range(max(1, rounds - 2 * pilot + 1), rounds + 1)
+        short = (pilot + 1) // 2
+        early = [range(first + 1, first + 1 + 2 * short) for first in (rounds // 4, rounds // 2)]
+        return [*early, late] if early[0].stop <= early[1].start and early[1].stop < late.start else [late]
 
     def plan(self, memory: Tensors, roster: Roster, round: int, rounds: int) -> Plan:
         """Return the turn of the common model or of the groups, in a trial or outside of one."""
         place = self.place(roster)
         left = memory[LEFT].nonzero()[:, 0]
         trial = next((trial for trial in self.trials(rounds) if round in trial), None)
-        if trial is not None:
+        everyone = len(left) == len(memory[LEFT])
+        if trial is not None and not everyone:
             if (round - trial.start) % 2 == 0:
                 return Plan(common=True, branch=True, holds_back=True)
             begins = (~memory[LEFT]).nonzero()[:, 0] if round == trial.start + 1 else left[:0]
@@ -96,7 +99,7 @@ class ByTrial(ByGroup):
                 holds_back=True,
                 compares=round == trial[-1],
             )
-        if not len(left) or (len(left) < len(memory[LEFT]) and round % 2):
+        if not len(left) or (not everyone and round % 2):
             return Plan(common=True, branch=True)
         leavers = self._served(place, left)
         drawn = [client.id for client in roster if leavers[client.id] != COMMON and not client.held_out]
@@ -111,14 +114,22 @@ class ByTrial(ByGroup):
         return Regrouped(group_of, range(len(memory[LEFT])), {**memory, BEGUN: begun})
 
     def decide(
-        self, memory: Tensors, roster: Roster, losses: Mapping[int, Mapping[int, ClientLosses]]
+        self,
+        memory: Tensors,
+        roster: Roster,
+        losses: Mapping[int, Mapping[int, ClientLosses]],
+        round: int,
+        rounds: int,
     ) -> tuple[Tensor, Tensors]:
         """Let the groups leave whose t is above the threshold, and those come back that lose by having left."""
-        scores = [gain_score(losses.get(group, {})) for group in range(len(memory[LEFT]))]
-        before = memory[LEFT].tolist()
-        left = torch.tensor([t > (0 if gone else self.threshold) for t, gone in zip(scores, before, strict=True)])
+        scores = torch.tensor(
+            [gain_score(losses.get(group, {})) for group in range(len(memory[LEFT]))], dtype=torch.float64
+        )
+        first, *others = self.trials(rounds)
+        threshold = 2 * self.threshold if others and round in first else self.threshold
+        left = torch.where(memory[LEFT], scores > 0, scores > threshold)
         serving = self._served(self.place(roster), left.nonzero()[:, 0])
-        return serving, {**memory, LEFT: left, SCORE: torch.tensor(scores, dtype=torch.float64)}
+        return serving, {**memory, LEFT: left, SCORE: scores}
 
     def remarks(self, memory: Tensors) -> dict[str, Any]:
         """Return which groups have left, and each group's t in the last trial."""

@@ -90,7 +90,7 @@ class Groups:
             return pools.memory
         return {key: {**state.memory[key], **own} for key, own in pools.memory.items()}
 
-    def compare(self, state: ServerState, plan: Plan) -> ServerState:
+    def compare(self, state: ServerState, plan: Plan, rounds: int) -> ServerState:
         """Compare the common model with the groups' on held-back examples, and let the sharing decide who leaves."""
         if plan.group_of is None:
             return state
@@ -101,7 +101,8 @@ class Groups:
             members = [client for client in own if not self.clients.roster[client].held_out]
             candidates = [common, Candidate(*state.model(group), branch=plan.branch)]
             losses[group] = self.clients.losses(candidates, members, round=state.round, held_back=True)
-        serving, memory = self.sharing.decide(state.memory[self.key], self.clients.roster, losses)
+        before = state.memory[self.key]
+        serving, memory = self.sharing.decide(before, self.clients.roster, losses, state.round, rounds)
         return replace(state, group_of=serving, memory={**state.memory, self.key: memory})
 
     def remarks(self, state: ServerState) -> Mapping[str, Any]:

@@ -218,7 +218,7 @@ class _Table:
         self.clients.commit()
         watch.lap("memory")
         if plan.compares:
-            after = self.groups.compare(after, plan)
+            after = self.groups.compare(after, plan, self.rounds)
             watch.lap("losses")
         record = _record(pools, drawn, uploads, weights, self.groups.remarks(after))
         return Round(after, record, assignments, uploads, surveys, watch.seconds)
