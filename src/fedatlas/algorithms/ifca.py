@@ -31,7 +31,7 @@ class ByLoss(Sharing):
     name: ClassVar[str] = "by_loss"
     asks: ClassVar[bool] = True
     discloses: ClassVar[tuple[Disclosure, ...]] = (
-        Disclosure("losses", "the client's mean loss under each group's model", "losses", ("k",), torch.float64),
+        Disclosure("means", "the client's mean loss under each group's model", "losses", ("k",), torch.float64),
     )
     k: int = 2
     """The number of groups."""

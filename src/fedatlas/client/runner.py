@@ -33,6 +33,15 @@ HELD_BACK = 0.2
 Part = Literal["train", "kept", "held back"]
 
 
+def num_held_back(num_examples: int) -> int:
+    """Return how many of its training examples a client holds back.
+
+    >>> num_held_back(9)
+    1
+    """
+    return int(num_examples * HELD_BACK)
+
+
 class Driver(Protocol):
     """Takes one client through its steps, in place of the plain loop."""
 
@@ -81,6 +90,8 @@ class ClientRunner:
         if (client, part) not in self._data:
             train = None if part == "train" else self._cut(client)[part == "held back"]
             data = ResidentData(self.federation, client, channels_last=self.channels_last, train=train)
+            if train is not None:
+                data.place = self.data(client).place
             self._data[client, part] = data
         return self._data[client, part]
 
@@ -89,7 +100,7 @@ class ClientRunner:
         member = self.federation.clients[client]
         rng = generator(self.seed, "held back", member.name)
         order = torch.randperm(len(member.train), generator=rng).to(member.train.device)
-        count = int(len(order) * HELD_BACK)
+        count = num_held_back(len(order))
         kept, held_back = order[count:], order[:count]
         return member.train[kept.sort().values], member.train[held_back.sort().values]
 

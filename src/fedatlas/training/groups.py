@@ -53,7 +53,7 @@ class Groups:
             state = replace(state, groups=tuple(groups))
         if self.sharing.asks and state.group_of is not None:
             ids = [client.id for client in chosen]
-            state = replace(state, group_of=choose_groups(self.sharing, self.clients, state, ids))
+            state = replace(state, group_of=choose_groups(self.sharing, self.clients, state, ids, state.round + 1))
         return state
 
     def pools(self, state: ServerState, plan: Plan, cohort: Cohort, chosen: Sequence[ClientInfo]) -> Pools:
@@ -134,10 +134,10 @@ class Groups:
         return replace(state, groups=groups, group_of=serving, memory=memory)
 
 
-def choose_groups(sharing: Sharing, clients: Clients, state: ServerState, ids: Sequence[int]) -> Tensor:
+def choose_groups(sharing: Sharing, clients: Clients, state: ServerState, ids: Sequence[int], round: int) -> Tensor:
     """Return the group of each client after some have chosen by their losses; the others stay where they are."""
     candidates = [Candidate(*state.model(group)) for group in range(len(state.groups))]
-    losses = clients.losses(candidates, ids, round=state.round + 1)
+    losses = clients.losses(candidates, ids, round=round)
     before = state.group_of
     group_of = torch.full((len(clients.roster),), COMMON) if before is None else before.clone()
     for client, found in losses.items():
@@ -150,7 +150,7 @@ def evaluate(algorithm: Algorithm, clients: Clients, state: ServerState) -> list
     sharing, everyone = algorithm.sharing, range(len(clients.roster))
     group_of = state.group_of
     if sharing.asks and group_of is not None:
-        group_of = choose_groups(sharing, clients, state, everyone)
+        group_of = choose_groups(sharing, clients, state, everyone, state.round)
     if group_of is None:
         return list(clients.evaluate(state.shared, state.buffers, everyone, round=state.round))
     members: dict[int, list[int]] = {}

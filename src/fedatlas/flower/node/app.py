@@ -2,6 +2,7 @@
 
 query.hello      the client's name, the number of its examples and their form
 query.introduce  the client's introduction: notes for the algorithm's parts, before the first round
+query.losses     the client's losses under several models
 query.survey     notes of the surveying terms, before a round's training
 train            a round of training; the client's memory stays on the node
 evaluate         the score of a model, with the client's personal parameters, on the client's test part
@@ -20,7 +21,8 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedatlas.client.model import PERSONAL
+from fedatlas.client.model import PERSONAL, branch_of, with_branch
+from fedatlas.client.scoring import client_losses
 from fedatlas.errors import DataError, RunFolderError, TrainingError
 from fedatlas.flower.node import atlas
 from fedatlas.flower.node.adapt import adapt
@@ -32,14 +34,17 @@ from fedatlas.flower.protocol.messages import (
     BUFFERS,
     NOTE,
     SHARED,
+    pack_losses,
     pack_memory,
     pack_score,
     pack_upload,
     plain,
     tensors,
     unpack_assignment,
+    unpack_candidates,
     values,
 )
+from fedatlas.parts.types import Assignment, Memory
 from fedatlas.seeds import repeatable
 
 Handler = Callable[[Request, RecordDict], RecordDict]
@@ -85,18 +90,37 @@ def introduce(request: Request, _: RecordDict) -> RecordDict:
 
 def survey(request: Request, received: RecordDict) -> RecordDict:
     """Return the notes of the surveying terms."""
-    answer = request.runner().survey(unpack_assignment(received), request.memory())
+    assignment = unpack_assignment(received)
+    answer = request.runner().survey(assignment, _given(assignment, request.memory()))
     return RecordDict(dict(pack_memory(NOTE, answer)))
 
 
 def train(request: Request, received: RecordDict) -> RecordDict:
     """Train for a round, save the client's memory, and return the upload."""
     assignment = unpack_assignment(received)
-    upload, memory = request.runner().train(assignment, request.memory())
-    if memory:
+    before = request.memory()
+    upload, memory = request.runner().train(assignment, _given(assignment, before))
+    after = with_branch(before, memory, assignment.branch)
+    remembers = bool(after or before)
+    if remembers:
         keep = [int(round) for round in request.about["keep"]]
-        request.store.put(assignment.round, memory, keep)
-    return pack_upload(upload, remembers=bool(memory))
+        request.store.put(assignment.round, after, keep)
+    return pack_upload(upload, remembers=remembers)
+
+
+def _given(assignment: Assignment, memory: Memory) -> Memory:
+    """Return the part of the client's memory with which it trains: for its group's model, or for the common one."""
+    return branch_of(memory, assignment.branch and not assignment.restarts)
+
+
+def losses(request: Request, received: RecordDict) -> RecordDict:
+    """Return the client's losses under some models, on its training examples or on those that it holds back."""
+    runner, memory, held_back = request.runner(), request.memory(), bool(request.about["held_back"])
+    rows = [
+        runner.example_losses(shared, buffers, branch_of(memory, branch).get(PERSONAL, {}), 0, held_back)
+        for shared, buffers, branch in unpack_candidates(received)
+    ]
+    return pack_losses(client_losses(rows), [str(name) for name in request.about["wanted"]])
 
 
 def evaluate(request: Request, received: RecordDict) -> RecordDict:
@@ -105,7 +129,8 @@ def evaluate(request: Request, received: RecordDict) -> RecordDict:
     if not len(runner.data(0).client.test):
         return pack_score(None)
     shared, buffers = (tensors(received.array_records[name]) for name in (SHARED, BUFFERS))
-    return pack_score(runner.score_client(shared, buffers, request.memory().get(PERSONAL, {}), 0))
+    own = branch_of(request.memory(), bool(request.about["branch"])).get(PERSONAL, {})
+    return pack_score(runner.score_client(shared, buffers, own, 0))
 
 
 def make_client_app(config: Path | str) -> ClientApp:
@@ -129,6 +154,7 @@ def make_client_app(config: Path | str) -> ClientApp:
 
     app.query("hello")(handle(hello))
     app.query("introduce")(handle(introduce))
+    app.query("losses")(handle(losses))
     app.query("survey")(handle(survey))
     app.train()(handle(train))
     app.evaluate()(handle(evaluate))

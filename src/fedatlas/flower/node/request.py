@@ -19,6 +19,7 @@ from fedatlas.flower.node.settings import Node, open_node
 from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.metric import make_metrics
+from fedatlas.parts.sharing import One
 from fedatlas.parts.types import Memory
 from fedatlas.training.model import make_model
 
@@ -40,8 +41,12 @@ class Request:
         self.device = torch.device(self.node.device)
 
     def algorithm(self) -> Algorithm:
-        """Return the run's algorithm, with zeros for an atlas: the client knows only the form of the run's atlas."""
-        return self.config.algorithm(atlas_of_form(str(self.about["atlas"]), self.node.name))
+        """Return the run's algorithm as a client needs it: with zeros for an atlas, of which it knows only the form.
+
+        Who shares a model is known to the server alone, which sends each client the model that it shall use.
+        """
+        algorithm = self.config.algorithm(atlas_of_form(str(self.about["atlas"]), self.node.name))
+        return replace(algorithm, sharing=One())
 
     def runner(self) -> ClientRunner:
         """Return the runner that trains and tests the client."""

@@ -14,6 +14,7 @@ from fedatlas.flower.protocol.messages import (
     ABOUT,
     BUFFERS,
     CHANGE,
+    LOSSES,
     METRICS,
     NOTE,
     SCORE,
@@ -26,10 +27,12 @@ from fedatlas.flower.protocol.messages import (
     values,
 )
 from fedatlas.parts.disclosure import Declared, Shape, Shapes
-from fedatlas.parts.types import ClientScore, Memory, Tensors, Upload
+from fedatlas.parts.types import ClientLosses, ClientScore, Memory, Tensors, Upload
 
 SLACK = 1 << 24
 """Bytes that any reply may hold, whatever the model's size: a part may send a few images' worth."""
+MOST_LOSS = 1e6
+"""The largest mean loss that a client may state: one client's loss should not outweigh all others."""
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool)
@@ -47,7 +50,7 @@ def check_size(records: RecordDict, sent: int) -> int:
 
 
 def check_upload(records: RecordDict, expected: Expectations, client: int, num_examples: int, num_test: int) -> Upload:
-    """Return the upload in a reply."""
+    """Return the upload in a reply; ``num_examples`` are those that the client was to train on."""
     _check_names(records, {CHANGE, BUFFERS, METRICS, SCORE, ABOUT}, NOTE)
     about = values(records, ABOUT)
     _check_tensors(CHANGE, _arrays(records, CHANGE), expected.change)
@@ -59,7 +62,7 @@ def check_upload(records: RecordDict, expected: Expectations, client: int, num_e
     _check_notes(records, expected.notes, held_out=False, stepped=about["num_steps"] > 0)
     if about["num_examples"] != num_examples:
         raise BadReplyError(
-            f"num_examples is {about['num_examples']}, but the client said {num_examples} when it joined",
+            f"num_examples is {about['num_examples']}, wanted {num_examples} by what the client said when it joined",
             code="wrong-count",
             name="num_examples",
             got=about["num_examples"],
@@ -82,6 +85,29 @@ def check_score(records: RecordDict, client: int, num_test: int, metrics: Collec
     """Return the score in a reply, with the values of further metrics."""
     _check_names(records, {METRICS})
     return _check_score(records, METRICS, client, num_test, metrics)
+
+
+def check_losses(records: RecordDict, expected: Shapes, num_examples: int) -> ClientLosses:
+    """Return a client's losses under several models; a field that is not expected is NaN, or known before."""
+    found = check_arrays(records, LOSSES, expected)
+    count = int(found.get("num_examples", num_examples))
+    if count != num_examples:
+        raise BadReplyError(
+            f"the losses are those of {count} examples, wanted {num_examples}",
+            code="wrong-count",
+            name="num_examples",
+            got=count,
+            wanted=num_examples,
+        )
+    means = found["means"]
+    squares = found.get("squares", torch.full_like(means, torch.nan))
+    least = (means - means[0]).square()  # the mean of squares is not below the square of the mean
+    sound = (squares >= least * (1 - 1e-6) - 1e-12) & (squares <= MOST_LOSS**2)
+    for name, fits in (("means", (means >= 0) & (means <= MOST_LOSS)), ("squares", sound)):
+        if name in found and not bool(fits.all()):
+            got = found[name].tolist()
+            raise BadReplyError(f"{name} of losses out of range: {got}", code="out-of-range", name=name, got=got)
+    return ClientLosses(num_examples, means, squares)
 
 
 def check_arrays(records: RecordDict, name: str, expected: Shapes) -> Tensors:

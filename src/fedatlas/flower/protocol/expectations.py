@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 
@@ -23,6 +23,8 @@ class Expectations:
     notes: Declared = Declared()
     surveys: Declared = Declared()
     introductions: Declared = Declared()
+    losses: Shapes = field(default_factory=dict)
+    """The fields of a client's losses under several models, where they are asked for."""
     metrics: tuple[str, ...] = ()
     """The metrics beside accuracy and loss that every score holds."""
 
@@ -40,5 +42,6 @@ def expected_replies(
         notes=declared(algorithm.parts(), "upload", dimensions),
         surveys=declared(algorithm.parts(), "survey", dimensions),
         introductions=declared(algorithm.parts(), "introduction", dimensions),
+        losses=declared([algorithm.sharing], "losses", dimensions).shapes.get(algorithm.sharing.name, {}),
         metrics=tuple(metrics),
     )

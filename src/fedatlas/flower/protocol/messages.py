@@ -1,23 +1,26 @@
 """The content of Flower's messages: named arrays and plain values, never pickle.
 
 An assignment is sent as the records ``shared``, ``buffers``, ``note/PART`` and ``about``. The reply holds ``change``,
-``buffers``, ``note/PART``, ``metrics`` and ``about``.
+``buffers``, ``note/PART``, ``metrics`` and ``about``. Models whose losses are asked for are sent as ``shared/0``,
+``buffers/0``, ``shared/1``, ...; the reply holds ``losses``.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedatlas.errors import FedatlasError
-from fedatlas.parts.types import Assignment, ClientScore, Memory, Tensors, Upload
+from fedatlas.parts.types import Assignment, Candidate, ClientLosses, ClientScore, Memory, Tensors, Upload
 
 SHARED, BUFFERS, CHANGE, NOTE, ABOUT, METRICS = "shared", "buffers", "change", "note", "about", "metrics"
-SCORE = "score"
+SCORE, LOSSES = "score", "losses"
 
 
 class BadReplyError(FedatlasError):
@@ -27,6 +30,52 @@ class BadReplyError(FedatlasError):
 def arrays(tensors: Tensors) -> ArrayRecord:
     """Return tensors as one record, in their order."""
     return ArrayRecord(OrderedDict((name, tensor.detach().cpu()) for name, tensor in tensors.items()))
+
+
+class Packing:
+    """Packs a tensor once, whatever the number of messages that it goes into.
+
+    Tensors may not change in place once they are packed.
+    """
+
+    def __init__(self) -> None:
+        self._packed: MutableMapping[Tensor, Array] = WeakTensorKeyDictionary()
+
+    def arrays(self, tensors: Tensors) -> ArrayRecord:
+        """Return tensors as one record, in their order."""
+        record = ArrayRecord()
+        for name, tensor in tensors.items():
+            if tensor not in self._packed:
+                self._packed[tensor] = Array(torch_tensor=tensor)
+            record[name] = self._packed[tensor]
+        return record
+
+    def candidates(self, candidates: Sequence[Candidate]) -> dict[str, ArrayRecord]:
+        """Return models as records; after the first one, a record holds only what differs from the first."""
+        first = candidates[0]
+        records = {f"{SHARED}/0": self.arrays(first.shared), f"{BUFFERS}/0": self.arrays(first.buffers)}
+        for number, own in enumerate(candidates[1:], 1):
+            records[f"{SHARED}/{number}"] = self.arrays(_other(own.shared, first.shared))
+            records[f"{BUFFERS}/{number}"] = self.arrays(_other(own.buffers, first.buffers))
+        return records
+
+
+def _other(own: Tensors, first: Tensors) -> Tensors:
+    return {name: tensor for name, tensor in own.items() if tensor is not first.get(name)}
+
+
+def unpack_candidates(records: RecordDict) -> list[Candidate]:
+    """Return the models whose losses are asked for."""
+    shared, buffers = unpack_memory(SHARED, records), unpack_memory(BUFFERS, records)
+    return [
+        Candidate({**shared["0"], **shared[str(i)]}, {**buffers["0"], **buffers[str(i)]}, bool(branch))
+        for i, branch in enumerate(values(records, ABOUT)["branches"])
+    ]
+
+
+def pack_losses(found: ClientLosses, wanted: Sequence[str]) -> RecordDict:
+    """Return a client's losses as records, with no other fields than the wanted ones."""
+    return RecordDict({LOSSES: arrays({name: torch.as_tensor(getattr(found, name)) for name in wanted})})
 
 
 def tensors(record: ArrayRecord) -> Tensors:
@@ -58,11 +107,15 @@ def unpack_memory(prefix: str, records: RecordDict) -> Memory:
     return {name.removeprefix(start): tensors(record) for name, record in found}
 
 
+FLAGS = ("test_own", "holds_back", "branch", "restarts")
+"""What an assignment says by yes or no."""
+
+
 def pack_assignment(
     assignment: Assignment, about: Mapping[str, Any], shared: ArrayRecord, buffers: ArrayRecord
 ) -> RecordDict:
-    """Return an assignment as records; the model's records are packed already, once for all clients of a round."""
-    own = {"round": assignment.round, "rounds": assignment.rounds, "test_own": assignment.test_own}
+    """Return an assignment as records; the model's records are packed already, once for all clients that get it."""
+    own = {name: getattr(assignment, name) for name in ("round", "rounds", *FLAGS)}
     return RecordDict(
         {
             SHARED: shared,
@@ -83,7 +136,7 @@ def unpack_assignment(records: RecordDict) -> Assignment:
         shared=tensors(records.array_records[SHARED]),
         buffers=tensors(records.array_records[BUFFERS]),
         notes=unpack_memory(NOTE, records),
-        test_own=bool(about["test_own"]),
+        **{name: bool(about[name]) for name in FLAGS},
     )
 
 

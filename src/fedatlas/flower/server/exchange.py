@@ -168,6 +168,10 @@ class Exchange:
             self._logs = {round: RoundLog()}
         self._log = self._logs[round]
 
+    def has_begun(self, round: int) -> bool:
+        """Return whether a round's log has begun, and no later one's."""
+        return round in self._logs
+
     def log(self, round: int) -> RoundLog:
         """Return the log of a round; 0 is the time before the first round."""
         return self._logs.get(round, RoundLog())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from fedatlas.errors import DataError, UsageError
 from fedatlas.flower.node.adapt import RECORD
 from fedatlas.flower.node.request import atlas_form
 from fedatlas.flower.protocol.data_form import DataForm
-from fedatlas.flower.protocol.messages import ABOUT, BUFFERS, SHARED, BadReplyError, arrays, num_bytes, plain, values
+from fedatlas.flower.protocol.messages import ABOUT, BUFFERS, SHARED, BadReplyError, Packing, num_bytes, plain, values
 from fedatlas.flower.server.exchange import Exchange, NetworkSettings
+from fedatlas.parts.sharing import COMMON
+from fedatlas.parts.types import ServerState, Tensors
 from fedatlas.runs.files import atomic_write
 from fedatlas.runs.run import ADAPTED, ATLAS, Run
 
@@ -64,19 +66,18 @@ def adapt_newcomers(config: Config, grid: Grid, folder: Path) -> Run:
         "resolved": json.dumps(without_clients(run.resolved)),
         **form.values(),
     }
-    content = RecordDict(
-        {SHARED: arrays(checkpoint.state.shared), BUFFERS: arrays(checkpoint.state.buffers), ABOUT: plain(about)}
-    )
-    fitting = [name for name in newcomers if _fits(exchange, form, name)]
-    sizes = {"down": num_bytes(content)}
+    roster = [client["name"] for client in run.resolved["federation"]["clients"]]
+    packing, contents = Packing(), dict[str, RecordDict]()
+    for name in newcomers:
+        if (model := _model_of(exchange, form, name, checkpoint.state, roster)) is not None:
+            shared, buffers = (packing.arrays(own) for own in model)
+            contents[name] = RecordDict({SHARED: shared, BUFFERS: buffers, ABOUT: plain(about)})
 
     def check(name: str, records: RecordDict) -> dict[str, Any]:
-        sent = {"bytes_received": sizes["down"], "bytes_sent": num_bytes(records)}
+        sent = {"bytes_received": num_bytes(contents[name]), "bytes_sent": num_bytes(records)}
         return {**_figures(records), "client": name, "round": checkpoint.state.round, **sent}
 
-    found = exchange.ask(
-        "query.adapt", dict.fromkeys(fitting, content), check, round=checkpoint.state.round, stage="adapting"
-    )
+    found = exchange.ask("query.adapt", contents, check, round=checkpoint.state.round, stage="adapting")
     kept = {record["client"]: record for record in run.adapted} | found
     atomic_write(folder / ADAPTED, json.dumps(list(kept.values()), indent=1).encode())
     for name, record in found.items():
@@ -94,16 +95,41 @@ def without_clients(resolved: Mapping[str, Any]) -> dict[str, Any]:
     return {**resolved, "federation": federation, "machine": {}}
 
 
-def _fits(exchange: Exchange, form: DataForm, name: str) -> bool:
+def model_for(name: str, state: ServerState, roster: Sequence[str]) -> tuple[Tensors, Tensors]:
+    """Return the parameters and buffers that a newcomer gets; raise UsageError if no group of clients is its own.
+
+    ``roster`` are the names of the run's clients; one that was held out may have a group. Where the groups have left a
+    common model behind them, it serves a client without a group.
+    """
+    group = COMMON
+    if state.group_of is not None and name in roster:
+        group = int(state.group_of[roster.index(name)])
+    parameters, buffers = state.model(group)
+    grouped = {tensor for own in state.groups[:1] for tensor in (*own.shared, *own.buffers)}
+    if group == COMMON and grouped - {*parameters, *buffers}:
+        raise UsageError(
+            f"client {name!r} has no group, and the {len(state.groups)} groups of this run have no model in common. "
+            "Let it join before the training, as a held-out client of a known group.",
+            code="client-missing",
+            client=name,
+            groups=len(state.groups),
+        )
+    return parameters, buffers
+
+
+def _model_of(
+    exchange: Exchange, form: DataForm, name: str, state: ServerState, roster: Sequence[str]
+) -> tuple[Tensors, Tensors] | None:
+    """Return the model that a newcomer gets; leave it out and return None if its classes or its group are unknown."""
     try:
         if form.unite(exchange.known[name].form).classes != form.classes:
             raise DataError(
                 f"its classes are not among {list(form.classes)}", code="names-unfit", known=list(form.classes)
             )
-    except DataError as error:
+        return model_for(name, state, roster)
+    except (DataError, UsageError) as error:
         exchange.leave_out(name, "adapting", str(error))
-        return False
-    return True
+        return None
 
 
 def _figures(records: RecordDict) -> dict[str, Any]:

@@ -7,18 +7,29 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor, nn
 
 from fedatlas.client.model import Workbench
+from fedatlas.client.runner import num_held_back
 from fedatlas.errors import UsageError
-from fedatlas.flower.protocol.checks import check_notes, check_score, check_upload
+from fedatlas.flower.protocol.checks import check_losses, check_notes, check_score, check_upload
 from fedatlas.flower.protocol.data_form import Member
 from fedatlas.flower.protocol.expectations import Expectations
-from fedatlas.flower.protocol.messages import ABOUT, BUFFERS, SHARED, arrays, pack_assignment, plain, values
+from fedatlas.flower.protocol.messages import ABOUT, BUFFERS, SHARED, Packing, pack_assignment, plain, values
 from fedatlas.flower.server.exchange import Exchange
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.types import Assignment, ClientInfo, ClientScore, InitialModel, Memory, Tensors, Upload
+from fedatlas.parts.types import (
+    Assignment,
+    Candidate,
+    ClientInfo,
+    ClientLosses,
+    ClientScore,
+    InitialModel,
+    Memory,
+    Tensors,
+    Upload,
+)
 
 REMEMBERS, ROUND = "remembers", "round"
 """The entry of a client in a checkpoint: the round of its valid memory. The memory itself is on the node."""
@@ -56,7 +67,7 @@ class FlowerClients:
         self._saved: dict[int, Memory] = {}
         self._pending: dict[int, Memory] = {}
         self._silent: set[int] = set()
-        self._records: tuple[Tensors, Tensors, ArrayRecord, ArrayRecord] | None = None
+        self._packing = Packing()
 
     def introduce(self, known: Mapping[str, Memory] | None = None) -> dict[str, Memory]:
         """Ask all clients that are not in ``known`` for their introductions, and return all introductions by name."""
@@ -88,8 +99,8 @@ class FlowerClients:
 
     def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
         """Return the clients' survey replies, by client id."""
-        self._begin(assignments)
-        contents = {self.members[a.client].name: self._packed(a) for a in assignments}
+        self._begin(assignments[0].round, [a.client for a in assignments])
+        contents = {self._name(a): self._packed(a) for a in assignments if self._is_served(a)}
         answers = self.exchange.ask(
             "query.survey",
             contents,
@@ -107,23 +118,24 @@ class FlowerClients:
 
     def train(self, assignments: Sequence[Assignment]) -> Iterator[Upload]:
         """Start training, and return an iterator over the uploads; new memories become valid with ``commit``."""
-        self._begin(assignments)
+        self._begin(assignments[0].round, [a.client for a in assignments])
         self._pending = {}
-        ids = {self._name(a): a.client for a in assignments}
+        asked = {self._name(a): a for a in assignments}
         remembers: dict[int, bool] = {}
 
         def check(name: str, records: RecordDict) -> Upload:
-            client = ids[name]
-            member = self.members[client]
-            upload = check_upload(records, self.expected, client, member.num_train, member.num_test)
+            client = asked[name].client
+            count = self._num_examples(client, kept=asked[name].holds_back)
+            upload = check_upload(records, self.expected, client, count, self.members[client].num_test)
             remembers[client] = bool(values(records, ABOUT).get("remembers"))
             return upload
 
-        contents = {self._name(a): self._packed(a) for a in assignments if a.client not in self._silent}
+        answering = [a for a in assignments if a.client not in self._silent and self._is_served(a)]
+        contents = {self._name(a): self._packed(a) for a in answering}
         self._silent = set()
         number = assignments[0].round
         arriving = self.exchange.send(f"train{self._action}", contents, check, round=number, stage="training")
-        return self._uploads(arriving, list(ids), number, remembers)
+        return self._uploads(arriving, list(asked), number, remembers)
 
     def _uploads(
         self, arriving: Iterator[tuple[str, Upload]], names: Sequence[str], number: int, remembers: Mapping[int, bool]
@@ -145,13 +157,13 @@ class FlowerClients:
     def prepare(self, round: int, clients: Sequence[int]) -> None:
         """Do nothing: nodes prepare their own batches."""
 
-    def evaluate(self, shared: Tensors, buffers: Tensors, clients: Sequence[int], *, round: int) -> list[ClientScore]:
+    def evaluate(
+        self, shared: Tensors, buffers: Tensors, clients: Sequence[int], *, round: int, branch: bool = False
+    ) -> list[ClientScore]:
         """Return the scores of the shared model, with each client's personal parameters, on the clients' test parts."""
-        down, more = self._model(shared, buffers)
+        model = {SHARED: self._packing.arrays(shared), BUFFERS: self._packing.arrays(buffers)}
         tested = {self.members[c].name: c for c in clients if self.members[c].num_test}
-        contents = {
-            name: RecordDict({SHARED: down, BUFFERS: more, ABOUT: self._about(c)}) for name, c in tested.items()
-        }
+        contents = {name: RecordDict({**model, ABOUT: self._about(c, branch=branch)}) for name, c in tested.items()}
 
         def check(name: str, records: RecordDict) -> ClientScore | None:
             client = tested[name]
@@ -166,6 +178,38 @@ class FlowerClients:
         )
         scores = [score for score in answers.values() if score is not None]
         return sorted(scores, key=lambda score: score.client)
+
+    def losses(
+        self, candidates: Sequence[Candidate], clients: Sequence[int], *, round: int, held_back: bool = False
+    ) -> dict[int, ClientLosses]:
+        """Return the clients' losses under some models; a client without such examples or a reply is left out."""
+        if not self.exchange.has_begun(round):  # after a round, what its clients did not answer is not waited for
+            self._begin(round, clients)
+        if "means" not in self.expected.losses:
+            part = type(self.algorithm.sharing).__name__
+            raise UsageError(
+                f"{part} asks clients for their losses and does not declare it. Add Disclosure('means', WHY, 'losses', "
+                "(NUMBER,), torch.float64) to its discloses.",
+                code="value-missing",
+                name="means",
+                part=part,
+            )
+        models = self._packing.candidates(candidates)
+        counts = {c: self._num_examples(c, held_back=held_back) for c in clients}
+        asked = {self.members[c].name: c for c in clients if counts[c]}
+        question = {
+            "held_back": held_back,
+            "branches": [candidate.branch for candidate in candidates],
+            "wanted": list(self.expected.losses),
+        }
+        answers = self.exchange.ask(
+            "query.losses",
+            {name: RecordDict({**models, ABOUT: self._about(c, **question)}) for name, c in asked.items()},
+            lambda name, records: check_losses(records, self.expected.losses, counts[asked[name]]),
+            round=round,
+            stage="losses",
+        )
+        return {client: answers[name] for name, client in asked.items() if name in answers}
 
     def commit(self) -> None:
         """Make the memories of a finished round the valid ones."""
@@ -185,38 +229,43 @@ class FlowerClients:
         """Return the clients that were left out of a round and why, and the bytes that each client got and sent."""
         return asdict(self.exchange.log(round))
 
-    def _begin(self, assignments: Sequence[Assignment]) -> None:
+    def _begin(self, round: int, clients: Sequence[int]) -> None:
         """Wait for as many clients of the cohort as a round needs."""
         if not self._action:
-            self.exchange.start_round(assignments[0].round)
+            self.exchange.start_round(round)
         if not self.changed:  # saving a checkpoint clears it
             self._saved = dict(self.memory)
-        cohort = {self._name(a) for a in assignments}
+        cohort = {self.members[client].name for client in clients}
         least = self.exchange.settings.least(len(cohort))
-        what = f"{least} of the {len(cohort)} clients of round {assignments[0].round}"
+        what = f"{least} of the {len(cohort)} clients of round {round}"
         self.exchange.wait_for(lambda online: len(online & cohort) >= least, what)
 
     def _name(self, assignment: Assignment) -> str:
         return self.members[assignment.client].name
 
+    def _is_served(self, assignment: Assignment) -> bool:
+        """Return whether there is a model for the client: one that has not said its losses may be in no group yet."""
+        return assignment.shared.keys() == self.expected.change.keys()
+
+    def _num_examples(self, client: int, *, kept: bool = False, held_back: bool = False) -> int:
+        """Return how many training examples a client has, or how many of them it trains on or holds back in a trial."""
+        count = self.members[client].num_train
+        if held_back:
+            return num_held_back(count)
+        return count - num_held_back(count) if kept else count
+
     def _packed(self, assignment: Assignment) -> RecordDict:
-        shared, buffers = self._model(assignment.shared, assignment.buffers)
+        shared, buffers = self._packing.arrays(assignment.shared), self._packing.arrays(assignment.buffers)
         return pack_assignment(assignment, self._about(assignment.client), shared, buffers)
 
-    def _model(self, shared: Tensors, buffers: Tensors) -> tuple[ArrayRecord, ArrayRecord]:
-        """Return the model's records, made once for all messages with the same model."""
-        if self._records is None or self._records[0] is not shared or self._records[1] is not buffers:
-            self._records = (shared, buffers, arrays(shared), arrays(buffers))
-        return self._records[2], self._records[3]
-
-    def _about(self, client: int) -> ConfigRecord:
+    def _about(self, client: int, **more: Any) -> ConfigRecord:
         version, saved = _round(self.memory, client), _round(self._saved, client)
         own = {
             "place": sum(other.held_out == self.members[client].held_out for other in self.members[:client]),
             "version": version,
             "keep": sorted({version, saved}),
         }
-        return plain({**self.about, **own})
+        return plain({**self.about, **own, **more})
 
 
 def _round(memory: Mapping[int, Memory], client: int) -> int:
