@@ -1,20 +1,32 @@
-"""A federation of real processes for tests: files handed out, an app written, a SuperLink and SuperNodes started."""
+"""Federations for tests: clients behind a grid in this process, or a SuperLink and SuperNodes as real processes."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from benchmarks.flower import simulated as simulated
 from fedatlas.config.config import Config
 from fedatlas.data.federation import Federation
+from fedatlas.engines.simulator import Simulator
 from fedatlas.flower.deploy.launch import LocalFederation
 from fedatlas.flower.deploy.template import write_app
+from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.node.export import write_npz
+from fedatlas.flower.protocol.data_form import DataForm
+from fedatlas.flower.protocol.expectations import expected_replies
+from fedatlas.flower.server.exchange import Exchange, NetworkSettings
+from fedatlas.flower.server.transport import FlowerClients
+from fedatlas.parts.algorithm import Algorithm
 from fedatlas.runs.run import Run
+from fedatlas.testing.flower_grid import InProcessGrid, Tamper
 from fedatlas.testing.tiny import tiny_federation
+from fedatlas.training.model import make_model
 
 PATIENCE = 400
 """Seconds that a test waits; a run takes a tenth of it on a machine that is not busy."""
@@ -53,6 +65,35 @@ def handed_out(federation: Federation, folder: Path) -> dict[str, dict[str, Any]
         data = write_npz(federation, i, folder / f"{client.name}.npz")
         nodes[client.name] = {"client": client.name, "data": str(data)}
     return nodes
+
+
+def flower_clients(
+    algorithm: Algorithm, config: Config, federation: Federation, folder: Path, tamper: Tamper | None = None
+) -> FlowerClients:
+    """Return clients behind a grid in this process; their nodes know the config's algorithm, not that of the server."""
+    (folder / "run.toml").write_text(config.to_toml())
+    nodes = handed_out(federation, folder / "data")
+    grid = InProcessGrid(make_client_app(folder / "run.toml"), nodes, tamper=tamper)
+    exchange = Exchange(grid, NetworkSettings(**config.values["flower"]), lambda line: None)
+    exchange.wait_for(lambda online: len(online) == len(nodes), "all clients")
+    known = [exchange.known[client.name] for client in federation]
+    form = reduce(DataForm.unite, (client.form for client in known))
+    network = network_of(algorithm, config, federation)
+    about = {"run": "test", "atlas": "", **form.values()}
+    expected = expected_replies(algorithm, network, form)
+    return FlowerClients(exchange, algorithm, network, [client.member for client in known], expected, about=about)
+
+
+def simulator(algorithm: Algorithm, config: Config, federation: Federation) -> Simulator:
+    """Return the same clients in a simulator."""
+    network, seed = network_of(algorithm, config, federation), config.seeds().batches
+    return Simulator(algorithm, network, federation, work=config.work(), seed=seed, workers=1)
+
+
+def network_of(algorithm: Algorithm, config: Config, federation: Federation) -> nn.Module:
+    """Return the config's model."""
+    name, options = config.model(federation.data)
+    return make_model(name, options, federation, algorithm, config.seeds().model)
 
 
 @contextmanager

@@ -10,13 +10,20 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedatlas.flower.protocol.checks import check_arrays, check_notes, check_score, check_size, check_upload
+from fedatlas.flower.protocol.checks import (
+    check_arrays,
+    check_losses,
+    check_notes,
+    check_score,
+    check_size,
+    check_upload,
+)
 from fedatlas.flower.protocol.data_form import DataForm, Member
 from fedatlas.flower.protocol.expectations import Expectations
-from fedatlas.flower.protocol.messages import BadReplyError, arrays, pack_score, pack_upload, plain
+from fedatlas.flower.protocol.messages import BadReplyError, arrays, pack_losses, pack_score, pack_upload, plain
 from fedatlas.flower.server.exchange import _read_hello
 from fedatlas.parts.disclosure import Declared, Shape, UpTo
-from fedatlas.parts.types import ClientScore, Upload
+from fedatlas.parts.types import ClientLosses, ClientScore, Tensors, Upload
 from raising import raises
 
 SHARES = Declared(shapes={"histogram": {"shares": Shape(torch.float32, (3,))}}, senders={"histogram": "everyone"})
@@ -274,3 +281,52 @@ def test_scores_surveys_and_single_records_are_checked_in_the_same_way() -> None
     )
     with raises(BadReplyError, "wrong-shape", name="v vector", got="float64 of shape (2)"):
         check_arrays(RecordDict({"v": arrays({"vector": torch.ones(2).double()})}), "v", vector)
+
+
+PAIR: dict[str, Shape] = {
+    "num_examples": Shape(torch.int64, ()),
+    "means": Shape(torch.float64, (2,)),
+    "squares": Shape(torch.float64, (2,)),
+}
+MEANS_OF_TWO = torch.tensor([2.0, 1.0], dtype=torch.float64)
+SQUARES = torch.tensor([0.0, 5 / 3], dtype=torch.float64)
+COMPARED: Tensors = {"num_examples": torch.tensor(3), "means": MEANS_OF_TWO, "squares": SQUARES}
+
+
+def test_losses_are_taken_as_they_are_and_only_the_wanted_fields_are_sent() -> None:
+    found = ClientLosses(3, MEANS_OF_TWO, SQUARES)
+    count, means, squares = check_losses(pack_losses(found, list(PAIR)), PAIR, 3)
+    assert (count, means.tolist(), squares.tolist()) == (3, MEANS_OF_TWO.tolist(), SQUARES.tolist())
+    sent = pack_losses(found, ["means"])
+    assert list(sent.array_records["losses"]) == ["means"]
+    count, means, squares = check_losses(sent, {"means": PAIR["means"]}, 3)
+    assert (count, means.tolist()) == (3, MEANS_OF_TWO.tolist())
+    assert bool(squares.isnan().all())
+
+
+WRONG_LOSSES: dict[str, tuple[Tensors, str, dict[str, Any]]] = {
+    "another count": ({"num_examples": torch.tensor(4)}, "wrong-count", {"got": 4, "wanted": 3}),
+    "a count in floats": ({"num_examples": torch.tensor(3.0)}, "wrong-shape", {"name": "losses num_examples"}),
+    "a third model": ({"means": torch.ones(3, dtype=torch.float64)}, "wrong-shape", {"name": "losses means"}),
+    "single precision": ({"means": torch.ones(2)}, "wrong-shape", {"name": "losses means"}),
+    "a mean of nan": ({"means": MEANS_OF_TWO * torch.nan}, "not-finite", {"name": "losses means"}),
+    "a negative loss": ({"means": -MEANS_OF_TWO}, "out-of-range", {"name": "means", "got": [-2.0, -1.0]}),
+    "a huge loss": ({"means": MEANS_OF_TWO * 1e6}, "out-of-range", {"name": "means", "got": [2e6, 1e6]}),
+    "squares below those of the means": ({"squares": SQUARES / 2}, "out-of-range", {"name": "squares"}),
+    "a stranger": ({"names": torch.ones(2)}, "unexpected-name", {"name": "names"}),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG_LOSSES)
+def test_losses_with_one_fault_are_refused_for_it(fault: str) -> None:
+    """The mean difference of (2, 1) is 1: a mean square of 5/6 is less than its square."""
+    changed, code, fields = WRONG_LOSSES[fault]
+    with raises(BadReplyError, code, **fields):
+        check_losses(RecordDict({"losses": arrays(COMPARED | changed)}), PAIR, 3)
+
+
+def test_losses_that_are_missing_are_refused() -> None:
+    with raises(BadReplyError, "value-missing", name="losses"):
+        check_losses(RecordDict(), PAIR, 3)
+    with raises(BadReplyError, "value-missing", name="means"):
+        check_losses(RecordDict({"losses": arrays({"num_examples": torch.tensor(3)})}), PAIR, 3)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedatlas.runs.run import Run
+from fedatlas.testing.tiny import state_tensors
 from flower_network import PATIENCE, bytes_by_way, clients, config_of, network, simulated
 from tiny import same_bits
 
@@ -38,3 +39,17 @@ def test_an_algorithm_over_a_network_ends_with_the_simulators_bits(name: str, tm
     run, here = Run(tmp_path / "run"), simulated(config, federation, tmp_path / "here")
     assert same_bits(run.parameters(), here.parameters())
     assert all(not line["left_out"] for line in run.rounds)
+
+
+@pytest.mark.filterwarnings("ignore:client-2 will take no step")  # it has one example
+@pytest.mark.slow
+def test_clients_that_choose_their_group_over_a_network_end_with_the_simulators_bits(tmp_path: Path) -> None:
+    federation, config = clients(3), config_of("ifca", "algorithm.seed=2", count=3, rounds=3)
+    with network(federation, config, tmp_path) as local:
+        local.run(tmp_path / "app", timeout=PATIENCE)
+    run, here = Run(tmp_path / "run"), simulated(config, federation, tmp_path / "here")
+    state, wanted = run.checkpoint().state, here.checkpoint().state
+    assert len(state.groups) == 2
+    assert same_bits(state_tensors(state), state_tensors(wanted))
+    assert all(not line["left_out"] for line in run.rounds)
+    assert run.last["accuracy"] == here.last["accuracy"]

@@ -1,0 +1,181 @@
+"""Groups of clients over Flower's messages: the simulator's bits, whatever they share and however they are found."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Message, RecordDict
+
+from fedatlas.algorithms import cfl, fedavg, fedbn, ifca, scaffold
+from fedatlas.algorithms.ifca import ByLoss
+from fedatlas.config.config import Config
+from fedatlas.errors import UsageError
+from fedatlas.flower.node.memory import ContextStore
+from fedatlas.flower.protocol.messages import ABOUT, Packing, plain, tensors, unpack_candidates
+from fedatlas.flower.server.transport import FlowerClients
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.sharing import ByGroup, Level
+from fedatlas.parts.trial import ByTrial
+from fedatlas.parts.types import Candidate, ClientScore, Memory, ServerState
+from fedatlas.seeds import repeatable
+from fedatlas.testing.flower_grid import InProcessGrid
+from fedatlas.testing.tiny import flat, state_tensors, tiny_federation
+from fedatlas.training.clients import Clients
+from fedatlas.training.groups import evaluate
+from fedatlas.training.rounds import RoundRecord, play
+from flower_network import flower_clients, simulator, without_held_out
+from raising import raises
+from tiny import same_bits
+
+GROUPS = {f"client-{i}": i % 2 for i in range(6)}
+BASES = {"fedavg": fedavg, "scaffold": scaffold, "fedbn": fedbn}
+BATCH_NORM = ("model.name=cnn", "model.norm=batch")
+
+
+def config_of(base: str, rounds: int) -> Config:
+    model = BATCH_NORM if base == "fedbn" else ("model.name=mlp",)
+    own = [f"algorithm.name={base}", "training.batch_size=8", f"training.rounds={rounds}", "flower.deadline=1"]
+    return Config.load(None, [*own, *model])
+
+
+def played(
+    algorithm: Algorithm, clients: Clients, rounds: int
+) -> tuple[ServerState, list[RoundRecord], list[ClientScore]]:
+    """Play rounds of four clients; return the last state, the records, and how the models do in the end."""
+    size = 6 if algorithm.sharing.needs_everyone else 4
+    with repeatable(torch.device("cpu")):
+        found = list(play(algorithm, clients, rounds=rounds, cohort_size=size))
+        state = found[-1].state
+        return state, [one.record for one in found], evaluate(algorithm, clients, state)
+
+
+def memories(clients: FlowerClients) -> dict[int, Memory]:
+    """Return what the nodes remember."""
+    grid = clients.exchange.grid
+    assert isinstance(grid, InProcessGrid)
+    return {
+        client: ContextStore(grid.contexts[client + 1].state).take(int(own["remembers"]["round"]))
+        for client, own in clients.memory.items()
+    }
+
+
+def check_same_bits(
+    algorithm: Algorithm, base: str, folder: Path, rounds: int = 3
+) -> tuple[ServerState, list[RoundRecord], FlowerClients]:
+    """Play over messages and here, and compare all that is left; return the state, the records and the clients."""
+    config = config_of(base, rounds)
+    federation = without_held_out(tiny_federation("images" if base == "fedbn" else "features"))
+    nodes = flower_clients(algorithm, config, federation, folder)
+    state, records, scores = played(algorithm, nodes, rounds)
+    simulated = simulator(algorithm, config, federation)
+    here, known, wanted = played(algorithm, simulated, rounds)
+    assert here.groups
+    assert same_bits(state_tensors(state), state_tensors(here))
+    assert records == known
+    assert [(s.client, s.num_correct) for s in scores] == [(s.client, s.num_correct) for s in wanted]
+    torch.testing.assert_close([s.loss for s in scores], [s.loss for s in wanted])
+    remembered = memories(nodes)
+    assert remembered.keys() == simulated.memory.keys()
+    assert all(same_bits(flat("", own), flat("", remembered[client])) for client, own in simulated.memory.items())
+    log = nodes.exchange.log(rounds)
+    assert (log.bytes.keys(), log.left_out) == (GROUPS.keys(), [])
+    return state, records, nodes
+
+
+@pytest.mark.parametrize("level", ["all", "head"])
+@pytest.mark.parametrize("base", BASES)
+def test_known_groups_end_with_the_simulators_bits(base: str, level: Level, tmp_path: Path) -> None:
+    algorithm = replace(BASES[base](), sharing=ByGroup(groups=GROUPS, level=level))
+    state, *_ = check_same_bits(algorithm, base, tmp_path)
+    one, other = state.groups
+    assert not same_bits(one.shared, other.shared)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_groups_that_leave_after_a_trial_end_with_the_simulators_bits(base: str, tmp_path: Path) -> None:
+    """Of 12 rounds 7 and 8 are a trial, after which all leave: rounds 9 and 10 train the groups' models only."""
+    sharing = ByTrial(groups=GROUPS, pilot=1, threshold=-1e9)
+    assert sharing.trials(12) == [range(7, 9), range(11, 13)]
+    _, records, nodes = check_same_bits(replace(BASES[base](), sharing=sharing), base, tmp_path, rounds=12)
+    apart = tuple(GROUPS.values())
+    assert [records[number - 1].groups for number in range(6, 11)] == [None, None, apart, apart, apart]
+    branched = {key.startswith("branch/") for own in memories(nodes).values() for key in own}
+    assert branched == (set() if base == "fedavg" else {True, False})
+
+
+def test_clients_that_choose_by_their_losses_end_with_the_simulators_bits(tmp_path: Path) -> None:
+    _, records, nodes = check_same_bits(ifca(2, seed=2), "fedavg", tmp_path)
+    assert set(records[-1].groups or ()) == {-1, 0, 1}
+    assert list(nodes.expected.losses) == ["means"]
+
+
+def test_a_group_that_splits_ends_with_the_simulators_bits(tmp_path: Path) -> None:
+    state, *_ = check_same_bits(cfl(eps1=100.0, eps2=0.0, after=1), "fedavg", tmp_path)
+    assert len(state.groups) > 1
+
+
+def test_a_client_receives_the_model_of_its_group_and_no_other(tmp_path: Path) -> None:
+    received: dict[str, RecordDict] = {}
+
+    def watch(name: str, message: Message, content: RecordDict) -> RecordDict:
+        if message.metadata.message_type == "train":
+            received[name] = message.content
+        return content
+
+    algorithm = replace(scaffold(), sharing=ByGroup(groups=GROUPS, level="head"))
+    federation = without_held_out(tiny_federation())
+    clients = flower_clients(algorithm, config_of("scaffold", 3), federation, tmp_path, watch)
+    *_, last = play(algorithm, clients, rounds=3)
+    assert received.keys() == GROUPS.keys()
+    for assignment in last.assignments:
+        records = received[federation.clients[assignment.client].name]
+        assert set(records) == {"shared", "buffers", "note/scaffold", "about"}
+        assert same_bits(tensors(records.array_records["shared"]), assignment.shared)
+    heads = {records.array_records["shared"]["head.weight"].data for records in received.values()}
+    assert len(heads) == 2
+
+
+def test_a_client_whose_losses_are_lost_takes_no_part_until_it_has_a_group(tmp_path: Path) -> None:
+    def lose(name: str, message: Message, content: RecordDict) -> RecordDict | None:
+        first = (message.metadata.message_type, message.metadata.group_id) == ("query.losses", "1")
+        return None if first and name == "client-1" else content
+
+    algorithm, federation = ifca(2), without_held_out(tiny_federation())
+    clients = flower_clients(algorithm, config_of("fedavg", 2), federation, tmp_path, lose)
+    rounds = play(algorithm, clients, rounds=2)
+    first = next(rounds)
+    assert sorted(first.record.weights) == [0, 2, 3, 4, 5]
+    assert first.record.groups is not None
+    assert first.record.groups[1] == -1
+    (left_out,) = clients.exchange.log(1).left_out
+    assert (left_out["client"], left_out["stage"]) == ("client-1", "losses")
+    assert sorted(next(rounds).record.weights) == [0, 1, 2, 3, 4, 5]
+
+
+def test_losses_that_a_part_does_not_declare_are_not_asked_for(tmp_path: Path) -> None:
+    class Silent(ByLoss):
+        discloses = ()
+
+    algorithm = replace(fedavg(), sharing=Silent())
+    clients = flower_clients(algorithm, config_of("fedavg", 1), without_held_out(tiny_federation()), tmp_path)
+    with raises(UsageError, "value-missing", name="means", part="Silent"):
+        next(play(algorithm, clients, rounds=1))
+
+
+def test_a_tensor_is_packed_once_and_models_send_what_they_have_in_common_once() -> None:
+    body, one, two = torch.ones(3), torch.zeros(2), torch.full((2,), 2.0)
+    packing = Packing()
+    first, second = Candidate({"body": body, "head": one}, {}), Candidate({"body": body, "head": two}, {}, branch=True)
+    records = packing.candidates([first, second])
+    assert {name: list(record) for name, record in records.items()} == {
+        "shared/0": ["body", "head"],
+        "buffers/0": [],
+        "shared/1": ["head"],
+        "buffers/1": [],
+    }
+    assert packing.arrays(second.shared)["head"] is records["shared/1"]["head"]
+    found = unpack_candidates(RecordDict({**records, ABOUT: plain({"branches": [False, True]})}))
+    assert [candidate.branch for candidate in found] == [False, True]
+    assert same_bits(found[0].shared, first.shared)
+    assert same_bits(found[1].shared, second.shared)
