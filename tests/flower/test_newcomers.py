@@ -1,18 +1,26 @@
 """A client that joins after the training adapts the model on its node and sends the results to the server."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
+from flwr.app import Message, RecordDict
 
 from fedatlas.adapting.export import load_personalised
 from fedatlas.config.config import Config
+from fedatlas.errors import UsageError
 from fedatlas.flower.node.app import make_client_app
+from fedatlas.flower.protocol.messages import tensors
 from fedatlas.flower.server.app import serve
-from fedatlas.flower.server.newcomers import adapt_newcomers
+from fedatlas.flower.server.newcomers import adapt_newcomers, model_for
+from fedatlas.parts.types import GroupState, ServerState
 from fedatlas.testing.flower_grid import InProcessGrid
 from fedatlas.testing.tiny import tiny_federation
 from flower_network import handed_out, without_held_out
+from raising import raises
+from tiny import same_bits
 
 
 def test_a_newcomer_tunes_its_embedding_and_sends_no_number_of_it(tmp_path: Path) -> None:
@@ -45,3 +53,69 @@ def test_a_newcomer_tunes_its_embedding_and_sends_no_number_of_it(tmp_path: Path
     assert model(torch.zeros(2, 3, 8, 8))[1].shape == (2, 3)
     received = json.loads(next((tmp_path / "node").rglob("resolved.json")).read_text())
     assert received["federation"]["clients"] == []
+
+
+def group(value: float) -> GroupState:
+    return GroupState(shared={"head": torch.tensor([value])}, buffers={}, memory={})
+
+
+BODY = {"body": torch.tensor([1.0])}
+APART = ServerState(
+    round=3,
+    shared=BODY,
+    buffers={},
+    memory={},
+    groups=(group(2.0), group(3.0)),
+    group_of=torch.tensor([0, 1, 1, -1]),
+)
+ROSTER = ["a", "b", "held out", "never chose"]
+
+
+def test_a_newcomer_gets_the_model_of_its_group() -> None:
+    shared, _ = model_for("held out", APART, ROSTER)
+    assert same_bits(shared, {**BODY, "head": torch.tensor([3.0])})
+
+
+@pytest.mark.parametrize("name", ["never chose", "unheard of"])
+def test_a_newcomer_without_a_group_gets_the_common_model_where_there_is_one(name: str) -> None:
+    with raises(UsageError, "client-missing", client=name, groups=2):
+        model_for(name, APART, ROSTER)
+    common = {**BODY, "head": torch.tensor([4.0])}
+    assert same_bits(model_for(name, replace(APART, shared=common), ROSTER)[0], common)
+    alone = ServerState(round=3, shared=BODY, buffers={}, memory={})
+    assert same_bits(model_for(name, alone, ROSTER)[0], BODY)
+
+
+def test_a_held_out_client_of_a_group_adapts_its_model_and_a_stranger_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    received: list[RecordDict] = []
+
+    def watch(_: str, message: Message, content: RecordDict) -> RecordDict:
+        if message.metadata.message_type == "query.adapt":
+            received.append(message.content)
+        return content
+
+    settings = [
+        "algorithm={ name = 'cfl', eps1 = 100.0, eps2 = 0.0, after = 0 }",
+        "model.name=mlp",
+        "training.rounds=2",
+        "training.batch_size=8",
+        "flower.clients=5",
+        "flower.adapt={ rounds = 1, steps = 2 }",
+    ]
+    (tmp_path / "run.toml").write_text(Config.load(None, settings).to_toml())
+    config = Config.load(tmp_path / "run.toml")
+    nodes = handed_out(without_held_out(tiny_federation()), tmp_path / "data")
+    nodes["client-4"]["held-out"] = True
+    grid = InProcessGrid(make_client_app(tmp_path / "run.toml"), nodes, tamper=watch)
+    grid.online.discard(6)
+    serve(config, grid, tmp_path / "run")
+    grid.online.add(6)
+    run = adapt_newcomers(config, grid, tmp_path / "run")
+    assert [record["client"] for record in run.adapted] == ["client-4"]
+    state = run.checkpoint().state
+    assert len(state.groups) > 1
+    (content,) = received
+    assert same_bits(tensors(content.array_records["shared"]), state.model_of(4)[0])
+    assert "left out client-5 (adapting): client 'client-5' has no group" in capsys.readouterr().out
