@@ -12,7 +12,7 @@ from fedatlas.config.config import Config
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.server.app import serve
 from fedatlas.testing.flower_grid import InProcessGrid
-from fedatlas.testing.tiny import tiny_federation
+from fedatlas.testing.tiny import state_tensors, tiny_federation
 from flower_network import handed_out, simulated, without_held_out
 from tiny import same_bits
 
@@ -55,6 +55,13 @@ def test_a_plain_atlas_is_the_simulators(source: str, tmp_path: Path) -> None:
     check_same_atlas_and_bits(config, run, tmp_path)
 
 
+def test_the_groups_of_an_atlas_end_with_the_simulators_bits(tmp_path: Path) -> None:
+    config = config_that_makes('{ source = "class-prototypes" }', 'atlas.use=["group"]', "sharing.groups=2")
+    run, _ = played(config, tmp_path)
+    assert len(run.checkpoint().state.groups) == 2
+    check_same_atlas_and_bits(config, run, tmp_path)
+
+
 def test_pairs_stay_on_the_node_unless_the_config_says_global(tmp_path: Path) -> None:
     make = f'{{ source = "client2vec", epochs = 1, settings = {SMALL} }}'
     run, grid = played(config_that_makes(make), tmp_path)
@@ -80,4 +87,5 @@ def check_same_atlas_and_bits(config: Config, run: Any, folder: Path) -> None:
     assert (found.summary is None) == (wanted.summary is None)
     if found.summary is not None and wanted.summary is not None:
         assert same_bits(found.summary.tensors(), wanted.summary.tensors())
-    assert same_bits(run.parameters(), simulated(config, federation, folder / "here", wanted).parameters())
+    here = simulated(config, federation, folder / "here", wanted)
+    assert same_bits(state_tensors(run.checkpoint().state), state_tensors(here.checkpoint().state))

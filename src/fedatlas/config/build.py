@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from fedatlas.algorithms.registry import ALGORITHMS, build_algorithm
@@ -25,6 +26,7 @@ from fedatlas.models.registry import USUAL_MODELS
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import LocalOptimizer
 from fedatlas.parts.registry import OPTIMIZERS
+from fedatlas.parts.sharing import One
 
 READING = (
     *("text", "client", "label", "domain", "id", "classes", "categorical", "drop"),
@@ -115,8 +117,11 @@ def build_partition(settings: Values | str | None, data: Dataset, *, own: bool =
     return make_checked(PARTITIONS[name], f"option of {name}", options)  # type: ignore[no-any-return]
 
 
-def build_configured_algorithm(values: Values, atlas: Atlas | None) -> Algorithm:
-    """Return the algorithm over the optimizer that is named; ``atlas`` is the one that [atlas] says to make."""
+def build_configured_algorithm(values: Values, atlas: Atlas | None, *, of_client: bool = False) -> Algorithm:
+    """Return the algorithm over the optimizer that is named; ``atlas`` is the one that [atlas] says to make.
+
+    One that is ``of_client`` does not say who shares a model.
+    """
     chosen = values["algorithm"]
     own = values["algorithms"].get(chosen["name"], {})
     algorithm = build_algorithm(**{**own, **chosen, "name": own.get("name", chosen["name"])})
@@ -124,7 +129,9 @@ def build_configured_algorithm(values: Values, atlas: Atlas | None) -> Algorithm
         algorithm = algorithm.with_optimizer(build_optimizer(**values["optimizer"]))
     buffers, equal = values["training"]["buffers"], values["training"]["equal_weights"]
     algorithm = algorithm if buffers is None else algorithm.with_buffers(buffers)
-    return _with_atlas(algorithm.counting_equally() if equal else algorithm, values, atlas)
+    algorithm = algorithm.counting_equally() if equal else algorithm
+    algorithm = _with_atlas(algorithm, values, atlas, slots=("sharing",) if of_client else ())
+    return replace(algorithm, sharing=One()) if of_client else algorithm
 
 
 def build_optimizer(name: str, **options: Any) -> LocalOptimizer:
@@ -139,7 +146,8 @@ def atlas_to_make(section: Values) -> Values | None:
     return section["make"]  # type: ignore[no-any-return]
 
 
-def _with_atlas(algorithm: Algorithm, values: Values, made: Atlas | None) -> Algorithm:
+def _with_atlas(algorithm: Algorithm, values: Values, made: Atlas | None, *, slots: tuple[str, ...]) -> Algorithm:
+    """Return the algorithm with all uses of the atlas, but for those that change only these slots."""
     options = dict(values["atlas"])
     make = atlas_to_make(options)
     file, uses = options.pop("file"), options.pop("use")
@@ -160,6 +168,8 @@ def _with_atlas(algorithm: Algorithm, values: Values, made: Atlas | None) -> Alg
         )
     for recipe in dict.fromkeys(atlas_recipe(use).name for use in uses):
         facts = ALGORITHMS.entries[recipe].facts
+        if facts["changes"] in slots:
+            continue
         own = dict(values[facts["section"]]) if "section" in facts else dict(options)
         if len(facts["uses"]) > 1:
             own |= {use: use in uses for use in facts["uses"]}

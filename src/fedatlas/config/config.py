@@ -112,6 +112,12 @@ class Config:
 
         return build_configured_algorithm(self.values, atlas)
 
+    def client_algorithm(self, atlas: Atlas | None = None) -> Algorithm:
+        """Return the algorithm as a single client needs it: who shares a model is for the server to know."""
+        from fedatlas.config.build import build_configured_algorithm
+
+        return build_configured_algorithm(self.values, atlas, of_client=True)
+
     def atlas_settings(self) -> dict[str, Any] | None:
         """Return how to make an atlas, as options of ``make_atlas``; None where none is to be made."""
         from fedatlas.config.build import atlas_to_make, build_atlas_options

@@ -19,7 +19,6 @@ from fedatlas.flower.node.settings import Node, open_node
 from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.metric import make_metrics
-from fedatlas.parts.sharing import One
 from fedatlas.parts.types import Memory
 from fedatlas.training.model import make_model
 
@@ -45,8 +44,7 @@ class Request:
 
         Who shares a model is known to the server alone, which sends each client the model that it shall use.
         """
-        algorithm = self.config.algorithm(atlas_of_form(str(self.about["atlas"]), self.node.name))
-        return replace(algorithm, sharing=One())
+        return self.config.client_algorithm(atlas_of_form(str(self.about["atlas"]), self.node.name))
 
     def runner(self) -> ClientRunner:
         """Return the runner that trains and tests the client."""
