@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from broken_parts import Does, Rule, Sends, refused
 from fedatlas.algorithms import fedavg
+from fedatlas.algorithms.ifca import ByLoss
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext, ClientData
 from fedatlas.parts.disclosure import Disclosure
@@ -59,6 +60,30 @@ class OneSentence(Rule):
 
 def test_a_disclosure_that_is_a_bare_string_is_caught() -> None:
     refused(fedavg().with_rules(OneSentence()), "disclosures", "OneSentence.discloses is 'label counts'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guessing(ByLoss):
+    """Declares two models, whatever k is."""
+
+    discloses: ClassVar[tuple[Disclosure, ...]] = (
+        Disclosure("means", "its mean loss under two models", "losses", (2,), torch.float64),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silent(ByLoss):
+    """Declares nothing."""
+
+    discloses: ClassVar[tuple[Disclosure, ...]] = ()
+
+
+def test_losses_must_be_declared_as_they_are_asked_for() -> None:
+    check_algorithm(replace(fedavg(), sharing=Guessing(k=2)))
+    fault = "by_loss means: float64 of shape (3), wanted float64 of shape (2)"
+    refused(replace(fedavg(), sharing=Guessing(k=3)), "disclosures", fault, "Set discloses")
+    fault = "'by_loss' is not a part that says something here"
+    refused(replace(fedavg(), sharing=Silent()), "disclosures", fault, "Set discloses")
 
 
 @dataclass(frozen=True, kw_only=True)

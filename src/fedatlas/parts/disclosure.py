@@ -21,7 +21,7 @@ from fedatlas.parts.types import Memory, Tensors
 When = Literal["hello", "atlas", "introduction", "losses", "survey", "upload", "note"]
 """With the client's name; while an atlas is made; by ``introduce``; where the losses of models are asked for; by
 ``survey`` or ``finish``; or in the server's notes to other clients."""
-CHECKED: tuple[When, ...] = ("introduction", "survey", "upload")
+CHECKED: tuple[When, ...] = ("introduction", "losses", "survey", "upload")
 Sender = Literal["everyone", "training", "stepping", "some"]
 SENDERS: tuple[Sender, ...] = ("everyone", "training", "stepping", "some")
 

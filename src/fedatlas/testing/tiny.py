@@ -18,7 +18,16 @@ from fedatlas.errors import AlgorithmCheckError, UsageError, unknown_name
 from fedatlas.models.classifier import Classifier
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.disclosure import When
-from fedatlas.parts.types import Assignment, ClientInfo, Memory, ServerState, Tensors, Upload
+from fedatlas.parts.types import (
+    Assignment,
+    Candidate,
+    ClientInfo,
+    ClientLosses,
+    Memory,
+    ServerState,
+    Tensors,
+    Upload,
+)
 from fedatlas.seeds import derive, generator
 from fedatlas.training.draws import SamplingError
 from fedatlas.training.rounds import RoundRecord, initial_state, play
@@ -93,13 +102,23 @@ class Watched:
     def __init__(self, simulator: Simulator) -> None:
         self.simulator, self.roster = simulator, simulator.roster
         self.initial, self.prepare, self.commit = simulator.initial, simulator.prepare, simulator.commit
-        self.evaluate, self.losses = simulator.evaluate, simulator.losses
+        self.evaluate = simulator.evaluate
         self.lost: int | None = None
         """The client whose upload does not arrive."""
         self.in_vain = True
         """Whether that client trains all the same."""
         self.arrived: Tensors = {}
         """Copies of the last uploads' tensors, as they arrived."""
+        self.compared: list[tuple[int, ClientLosses]] = []
+        """All losses that clients were asked for, with the clients' ids."""
+
+    def losses(
+        self, candidates: Sequence[Candidate], clients: Sequence[int], *, round: int, held_back: bool = False
+    ) -> Mapping[int, ClientLosses]:
+        """Return the clients' losses under some models."""
+        found = self.simulator.losses(candidates, clients, round=round, held_back=held_back)
+        self.compared += found.items()
+        return found
 
     def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
         """Return the clients' replies before training."""
@@ -166,12 +185,21 @@ class Play:
         self.state = found.state
         self.records.append(found.record)
         roster = self.clients.roster
+        self.sent += [("losses", roster[client], self._said(losses), False) for client, losses in self.clients.compared]
+        self.clients.compared.clear()
         self.sent += [("survey", roster[client], reply, False) for client, reply in found.surveys.items()]
         self.sent += [("upload", roster[u.client], u.notes, u.num_steps > 0) for u in found.uploads]
         self._check_unchanged(before, state_tensors(last), "the server changed the last round's state in place")
         arrived = answer_tensors(found.uploads)
         self._check_unchanged(self.clients.arrived, arrived, "the server changed an answer in place")
         self._check_form()
+
+    def _said(self, losses: ClientLosses) -> Memory:
+        """Return what a client says of its losses: the means, and the other fields that the sharing declares."""
+        sharing = self.algorithm.sharing
+        names = {"means", *(own.name for own in sharing.discloses if own.when == "losses")}
+        fields = {name: torch.as_tensor(value) for name, value in losses._asdict().items()}
+        return {sharing.name: {name: fields[name] for name in fields if name in names}}
 
     def tensors(self) -> Tensors:
         """Return all that the play has left behind so far, by what it is."""
