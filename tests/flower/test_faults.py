@@ -19,7 +19,7 @@ from fedatlas.flower.server.app import serve
 from fedatlas.parts.types import Assignment, Tensors, Upload
 from fedatlas.runs.run import Run
 from fedatlas.testing.flower_grid import InProcessGrid, Tamper
-from fedatlas.testing.tiny import tiny_federation
+from fedatlas.testing.tiny import state_tensors, tiny_federation
 from fedatlas.training.model import make_model
 from fedatlas.training.rounds import play as play_rounds
 from flower_network import handed_out, simulated
@@ -183,9 +183,15 @@ class PowerCut(BaseException):
     """No handler catches it."""
 
 
+IFCA = ("algorithm.name=ifca", "algorithm.base=scaffold", "algorithm.seed=2")
+
+
+@pytest.mark.parametrize("settings", [(), IFCA], ids=["scaffold", "ifca over scaffold"])
 @pytest.mark.parametrize("kept", ["in a folder", "in the node's process"])
-def test_a_server_that_was_killed_goes_on_to_the_same_bits(kept: str, tmp_path: Path) -> None:
-    config = config_of(tmp_path)
+def test_a_server_that_was_killed_goes_on_to_the_same_bits(
+    kept: str, settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    config = config_of(tmp_path, *settings)
 
     def cut(name: str, message: Message, content: RecordDict) -> RecordDict:
         if (message.metadata.message_type, message.metadata.group_id, name) == ("train", "4", "client-2"):
@@ -202,7 +208,7 @@ def test_a_server_that_was_killed_goes_on_to_the_same_bits(kept: str, tmp_path: 
     grid.tamper, grid.replies = None, {}
     run = serve(config, grid, tmp_path / "run")
     here = simulated(config, three_clients(), tmp_path / "here")
-    assert same_bits(run.parameters(), here.parameters())
+    assert same_bits(state_tensors(run.checkpoint().state), state_tensors(here.checkpoint().state))
     assert [line["round"] for line in run.rounds] == [1, 2, 3, 4]
     if kept == "in a folder":
         assert len(list((tmp_path / "memory").rglob("*.safetensors"))) <= 3 * len(grid.names)

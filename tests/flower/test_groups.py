@@ -7,7 +7,7 @@ import pytest
 import torch
 from flwr.app import Message, RecordDict
 
-from fedatlas.algorithms import cfl, fedavg, fedbn, ifca, scaffold
+from fedatlas.algorithms import build_algorithm, cfl, fedavg, ifca, scaffold
 from fedatlas.algorithms.ifca import ByLoss
 from fedatlas.config.config import Config
 from fedatlas.errors import UsageError
@@ -29,12 +29,13 @@ from raising import raises
 from tiny import same_bits
 
 GROUPS = {f"client-{i}": i % 2 for i in range(6)}
-BASES = {"fedavg": fedavg, "scaffold": scaffold, "fedbn": fedbn}
-BATCH_NORM = ("model.name=cnn", "model.norm=batch")
+BASES = ("fedavg", "scaffold", "fedbn")
+NORMS = {"fedbn": "batch", "fedpce": "instance"}
+"""The norms of bases that need some, in a network for images."""
 
 
 def config_of(base: str, rounds: int) -> Config:
-    model = BATCH_NORM if base == "fedbn" else ("model.name=mlp",)
+    model = ("model.name=cnn", f"model.norm={NORMS[base]}") if base in NORMS else ("model.name=mlp",)
     own = [f"algorithm.name={base}", "training.batch_size=8", f"training.rounds={rounds}", "flower.deadline=1"]
     return Config.load(None, [*own, *model])
 
@@ -65,7 +66,7 @@ def check_same_bits(
 ) -> tuple[ServerState, list[RoundRecord], FlowerClients]:
     """Play over messages and here, and compare all that is left; return the state, the records and the clients."""
     config = config_of(base, rounds)
-    federation = without_held_out(tiny_federation("images" if base == "fedbn" else "features"))
+    federation = without_held_out(tiny_federation("images" if base in NORMS else "features"))
     nodes = flower_clients(algorithm, config, federation, folder)
     state, records, scores = played(algorithm, nodes, rounds)
     simulated = simulator(algorithm, config, federation)
@@ -86,7 +87,7 @@ def check_same_bits(
 @pytest.mark.parametrize("level", ["all", "head"])
 @pytest.mark.parametrize("base", BASES)
 def test_known_groups_end_with_the_simulators_bits(base: str, level: Level, tmp_path: Path) -> None:
-    algorithm = replace(BASES[base](), sharing=ByGroup(groups=GROUPS, level=level))
+    algorithm = replace(build_algorithm(base), sharing=ByGroup(groups=GROUPS, level=level))
     state, *_ = check_same_bits(algorithm, base, tmp_path)
     one, other = state.groups
     assert not same_bits(one.shared, other.shared)
@@ -97,11 +98,18 @@ def test_groups_that_leave_after_a_trial_end_with_the_simulators_bits(base: str,
     """Of 12 rounds 7 and 8 are a trial, after which all leave: rounds 9 and 10 train the groups' models only."""
     sharing = ByTrial(groups=GROUPS, pilot=1, threshold=-1e9)
     assert sharing.trials(12) == [range(7, 9), range(11, 13)]
-    _, records, nodes = check_same_bits(replace(BASES[base](), sharing=sharing), base, tmp_path, rounds=12)
+    _, records, nodes = check_same_bits(replace(build_algorithm(base), sharing=sharing), base, tmp_path, rounds=12)
     apart = tuple(GROUPS.values())
     assert [records[number - 1].groups for number in range(6, 11)] == [None, None, apart, apart, apart]
     branched = {key.startswith("branch/") for own in memories(nodes).values() for key in own}
     assert branched == (set() if base == "fedavg" else {True, False})
+
+
+def test_a_trial_from_the_first_round_on_ends_with_the_simulators_bits(tmp_path: Path) -> None:
+    """A client's first embedding depends on its place; one client has a single example and holds none back."""
+    algorithm = replace(build_algorithm("fedpce"), sharing=ByTrial(groups=GROUPS, pilot=1))
+    _, records, _ = check_same_bits(algorithm, "fedpce", tmp_path, rounds=2)
+    assert records[1].groups == tuple(GROUPS.values())
 
 
 def test_clients_that_choose_by_their_losses_end_with_the_simulators_bits(tmp_path: Path) -> None:

@@ -172,6 +172,8 @@ class ClientRunner:
     ) -> Tensor:
         """Return float64 (examples,): the loss of each of a client's training examples, or of those held back."""
         data = self.data(client, "held back" if held_back else "train")
+        if not data.num_examples:
+            return torch.zeros(0, dtype=torch.float64)
         self.bench.load(shared, buffers, personal, data.place if self.bench.personal else None)
         self.bench.model.eval()
         rng = generator(self.seed, "losses", data.name, device=data.labels.device)
@@ -180,7 +182,7 @@ class ClientRunner:
             batch = data.batch(indices, rng)
             _, logits = self.bench.model(batch.inputs)
             found.append(F.cross_entropy(logits.float(), batch.labels, reduction="none").double())
-        return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
+        return torch.cat(found)
 
     def _score(self, data: ResidentData, indices: Tensor, rng: torch.Generator | None) -> list[Tensor]:
         batch = data.batch(indices, rng)
