@@ -105,6 +105,14 @@ def test_groups_that_leave_after_a_trial_end_with_the_simulators_bits(base: str,
     assert branched == (set() if base == "fedavg" else {True, False})
 
 
+def test_groups_that_stay_begin_the_next_trial_from_the_common_model_again(tmp_path: Path) -> None:
+    """None leaves after rounds 7 and 8, so the groups' models and the clients' memory for them start again in 12."""
+    sharing = ByTrial(groups=GROUPS, pilot=1, threshold=1e9)
+    _, records, nodes = check_same_bits(replace(scaffold(), sharing=sharing), "scaffold", tmp_path, rounds=12)
+    assert [record.round for record in records if record.groups is not None] == [8, 12]
+    assert any(key.startswith("branch/") for own in memories(nodes).values() for key in own)
+
+
 def test_a_trial_from_the_first_round_on_ends_with_the_simulators_bits(tmp_path: Path) -> None:
     """A client's first embedding depends on its place; one client has a single example and holds none back."""
     algorithm = replace(build_algorithm("fedpce"), sharing=ByTrial(groups=GROUPS, pilot=1))
