@@ -183,8 +183,6 @@ class FlowerClients:
         self, candidates: Sequence[Candidate], clients: Sequence[int], *, round: int, held_back: bool = False
     ) -> dict[int, ClientLosses]:
         """Return the clients' losses under some models; a client without such examples or a reply is left out."""
-        if not self.exchange.has_begun(round):  # after a round, what its clients did not answer is not waited for
-            self._begin(round, clients)
         if "means" not in self.expected.losses:
             part = type(self.algorithm.sharing).__name__
             raise UsageError(
@@ -194,6 +192,8 @@ class FlowerClients:
                 name="means",
                 part=part,
             )
+        if not self.exchange.has_begun(round):  # when a round is over, nobody is waited for
+            self._begin(round, clients)
         models = self._packing.candidates(candidates)
         counts = {c: self._num_examples(c, held_back=held_back) for c in clients}
         asked = {self.members[c].name: c for c in clients if counts[c]}
