@@ -9,8 +9,11 @@ import torch
 from fedatlas.atlas import Atlas
 from fedatlas.atlas.sources import make_atlas
 from fedatlas.config.config import Config
+from fedatlas.data.dataset import Dataset
+from fedatlas.data.federation import Client, Federation
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.server.app import serve
+from fedatlas.seeds import generator
 from fedatlas.testing.flower_grid import InProcessGrid
 from fedatlas.testing.tiny import state_tensors, tiny_federation
 from flower_network import handed_out, simulated, without_held_out
@@ -62,6 +65,30 @@ def test_the_groups_of_an_atlas_end_with_the_simulators_bits(tmp_path: Path) -> 
     check_same_atlas_and_bits(config, run, tmp_path)
 
 
+def some_dark() -> Federation:
+    """Return six clients with three classes of images; those of every second client are dark."""
+    rng = generator(0, "test", "some dark")
+    labels = torch.arange(180) % 3
+    inputs = torch.randn(3, 3, 8, 8, generator=rng)[labels] + 0.3 * torch.randn(180, 3, 8, 8, generator=rng)
+    images = (inputs * 40 + 128).clamp(0, 255).to(torch.uint8)
+    parts = torch.arange(180).split(30)
+    for part in parts[::2]:
+        images[part] //= 6
+    data = Dataset(name="some dark", inputs=images, labels=labels, classes=("a", "b", "c"))
+    clients = (Client(name=f"client-{i}", train=own[6:], test=own[:6]) for i, own in enumerate(parts))
+    return Federation(data=data, clients=tuple(clients))
+
+
+def test_groups_that_the_atlas_finds_are_tried_over_a_network(tmp_path: Path) -> None:
+    federation = some_dark()
+    config = config_that_makes('{ source = "class-prototypes" }', 'atlas.use=["group"]', "sharing.pilot=1")
+    run, grid = played(config, tmp_path, federation)
+    assert "query.losses" in grid.kinds
+    assert run.rounds[-1]["groups"]["count"] == 2
+    assert {line["group"] for line in run.clients if line["round"] == 2} == {0, 1}
+    check_same_atlas_and_bits(config, run, tmp_path, federation)
+
+
 def test_pairs_stay_on_the_node_unless_the_config_says_global(tmp_path: Path) -> None:
     make = f'{{ source = "client2vec", epochs = 1, settings = {SMALL} }}'
     run, grid = played(config_that_makes(make), tmp_path)
@@ -69,15 +96,16 @@ def test_pairs_stay_on_the_node_unless_the_config_says_global(tmp_path: Path) ->
     assert run.resolved["algorithm"]["sampler"]["atlas"]["provenance"]["strategy"] == "federated"
 
 
-def played(config: Config, folder: Path) -> tuple[Any, InProcessGrid]:
+def played(config: Config, folder: Path, federation: Federation | None = None) -> tuple[Any, InProcessGrid]:
+    federation = federation if federation is not None else without_held_out(tiny_federation("images"))
     (folder / "run.toml").write_text(config.to_toml())
-    nodes = handed_out(without_held_out(tiny_federation("images")), folder / "data")
+    nodes = handed_out(federation, folder / "data")
     grid = InProcessGrid(make_client_app(folder / "run.toml"), nodes)
     return serve(Config.load(folder / "run.toml"), grid, folder / "flower"), grid
 
 
-def check_same_atlas_and_bits(config: Config, run: Any, folder: Path) -> None:
-    federation = without_held_out(tiny_federation("images"))
+def check_same_atlas_and_bits(config: Config, run: Any, folder: Path, federation: Federation | None = None) -> None:
+    federation = federation if federation is not None else without_held_out(tiny_federation("images"))
     options = config.atlas_settings()
     assert options is not None
     wanted = make_atlas(federation, **options, workers=1, progress=False)
