@@ -95,21 +95,21 @@ def test_known_groups_end_with_the_simulators_bits(base: str, level: Level, tmp_
 
 @pytest.mark.parametrize("base", BASES)
 def test_groups_that_leave_after_a_trial_end_with_the_simulators_bits(base: str, tmp_path: Path) -> None:
-    """Of 12 rounds 7 and 8 are a trial, after which all leave: rounds 9 and 10 train the groups' models only."""
+    """Of 10 rounds 3 and 4 are the first trial, after which all leave: the others train the groups' models only."""
     sharing = ByTrial(groups=GROUPS, pilot=1, threshold=-1e9)
-    assert sharing.trials(12) == [range(7, 9), range(11, 13)]
-    _, records, nodes = check_same_bits(replace(build_algorithm(base), sharing=sharing), base, tmp_path, rounds=12)
+    assert sharing.trials(10)[0] == range(3, 5)
+    _, records, nodes = check_same_bits(replace(build_algorithm(base), sharing=sharing), base, tmp_path, rounds=10)
     apart = tuple(GROUPS.values())
-    assert [records[number - 1].groups for number in range(6, 11)] == [None, None, apart, apart, apart]
+    assert [record.groups for record in records] == [None] * 3 + [apart] * 7
     branched = {key.startswith("branch/") for own in memories(nodes).values() for key in own}
     assert branched == (set() if base == "fedavg" else {True, False})
 
 
 def test_groups_that_stay_begin_the_next_trial_from_the_common_model_again(tmp_path: Path) -> None:
-    """None leaves after rounds 7 and 8, so the groups' models and the clients' memory for them start again in 12."""
+    """None leaves after round 4, so the groups' models and the clients' memory for them start again in 7 and in 10."""
     sharing = ByTrial(groups=GROUPS, pilot=1, threshold=1e9)
-    _, records, nodes = check_same_bits(replace(scaffold(), sharing=sharing), "scaffold", tmp_path, rounds=12)
-    assert [record.round for record in records if record.groups is not None] == [8, 12]
+    _, records, nodes = check_same_bits(replace(scaffold(), sharing=sharing), "scaffold", tmp_path, rounds=10)
+    assert [record.round for record in records if record.groups is not None] == [4, 7, 10]
     assert any(key.startswith("branch/") for own in memories(nodes).values() for key in own)
 
 
