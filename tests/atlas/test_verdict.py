@@ -83,6 +83,17 @@ def test_the_verdict_as_plain_values() -> None:
     assert "labelling: yes. Class 0 is 1, 1 is 0 from group 0 to group 1" in verdict.describe()
 
 
+def test_one_client_is_one_group() -> None:
+    verdict = class_prototypes(*gaussian(["plain"])).verdict()
+    assert verdict.groups.tolist() == [0]
+    assert found(verdict) == set()
+
+
+def test_the_evidence_of_label_shares_has_the_effect() -> None:
+    assert "Dirichlet alpha of" in judged("plain", "few").label_shares.evidence
+    assert "Chance explains" in judged("plain").label_shares.evidence
+
+
 def test_groups_without_a_number_are_the_verdicts() -> None:
     atlas = class_prototypes(*gaussian(["plain", "shifted"] * 6))
     assert torch.equal(atlas.groups(), atlas.verdict().groups)

@@ -287,12 +287,16 @@ def _label_shares(summary: Summary) -> Finding:
     shares = label_shares(summary.counts)
     found = shares.p < CHANCE and shares.rho >= EFFECT
     strength = max(shares.rho, 0.0)
-    like = f", like a Dirichlet distribution of alpha {shares.alpha(summary.counts.shape[1]):.2g}" if found else ""
+    if not found:
+        return Finding(
+            False, strength, f"Chance explains clients' label shares (effect {strength:.3f}, p = {shares.p:.2g})."
+        )
+    alpha = shares.alpha(summary.counts.shape[1])
     return Finding(
-        found,
+        True,
         strength,
-        f"Two examples of one client share a label {100 * strength:.1f} % more often than chance on the way to always"
-        f"{like} (p = {shares.p:.1g}).",
+        f"Two examples of one client share a label more often than by chance: {strength:.2f} on a scale from 0 (chance) "
+        f"to 1 (always), as with a Dirichlet alpha of {alpha:.2g} (p = {shares.p:.1g}).",
     )
 
 
