@@ -288,15 +288,14 @@ def _label_shares(summary: Summary) -> Finding:
     found = shares.p < CHANCE and shares.rho >= EFFECT
     strength = max(shares.rho, 0.0)
     if not found:
-        return Finding(
-            False, strength, f"Chance explains clients' label shares (effect {strength:.3f}, p = {shares.p:.2g})."
-        )
+        why = f"Chance explains clients' label shares (effect {strength:.3f}, p = {shares.p:.2g})."
+        return Finding(False, strength, why)
     alpha = shares.alpha(summary.counts.shape[1])
     return Finding(
         True,
         strength,
-        f"Two examples of one client share a label more often than by chance: {strength:.2f} on a scale from 0 (chance) "
-        f"to 1 (always), as with a Dirichlet alpha of {alpha:.2g} (p = {shares.p:.1g}).",
+        f"Two examples of one client share a label more often than by chance: {strength:.2f} on a scale from 0 "
+        f"(chance) to 1 (always), as with a Dirichlet alpha of {alpha:.2g} (p = {shares.p:.1g}).",
     )
 
 
