@@ -11,7 +11,7 @@ from fedatlas.atlas.sources import class_prototypes
 from fedatlas.atlas.summary import Summary
 from summaries import gaussian, one_dimension
 
-EVIDENCE = Evidence(trust=1.0, slab=18.0)
+EVIDENCE = Evidence(trust=4.0, slab=18.0)
 
 
 def line(means: list[float], counts: list[int]) -> Cells:
@@ -26,13 +26,13 @@ def line(means: list[float], counts: list[int]) -> Cells:
 
 
 def score(q: float) -> float:
-    """S for a squared distance q: a = 2, b = 18, nu = 1, so lbf = (log 10 - q / 2 x 0.9) / 2."""
-    factor = 0.5 * (math.log(10) - q / 2 * 0.9)
+    """S for a squared distance q: a = 2, b = 18, nu = 4, so lbf = 2 (log 10 - q / 2 x 0.9), with q at most a + b."""
+    factor = 2 * (math.log(10) - min(q, 20) / 2 * 0.9)
     return -math.log(0.7 + 0.3 * math.exp(-factor))
 
 
 def test_three_clients_make_two_groups() -> None:
-    """Means 0, 1 and 10: S is 0.01 for the near pair and about -20 and -16 for the far ones, so two groups are left.
+    """Means 0, 1 and 10: S is 0.35 for the near pair and -12 for the far ones, so two groups are left.
 
     Merged, the near pair has mean 0.5 and variance 1 / 2.
     """

@@ -3,7 +3,7 @@
 Two groups g and h are compared on each class k that both have. Their means are a squared distance q apart, of which
 noise explains a = v_gk + v_hk. A spike (the same P(x | y)) is weighed against a slab (b, as different as two classes):
 
-    lbf_k = nu_k / 2 [ log(1 + b / a) - (q / a) b / (a + b) ]
+    lbf_k = nu_k / 2 [ log(1 + b / a) - (q / a) b / (a + b) ]        with q at most a + b
     S_gh  = sum over k of -log(0.7 + 0.3 exp(-lbf_k))
 
 So a class on which they agree counts at most 0.36, and one on which they do not counts without bound. The pair with
@@ -158,7 +158,9 @@ def _total(distances: Tensor, one: Cells, other: Cells, evidence: Evidence) -> T
     deviation = one.anisotropy.sqrt() / one.precisions + other.anisotropy.sqrt() / other.precisions
     # Empty cells have infinite noise; they are left out below.
     directions = trust * (noise / deviation).square().nan_to_num(1.0)
-    factors = directions / 2 * (torch.log1p(b / noise) - distances / noise * (b / (noise + b)))
+    # Means farther apart than the slab expects are no more likely under it: a few odd examples, not another class.
+    apart = torch.minimum(distances, noise + b)
+    factors = directions / 2 * (torch.log1p(b / noise) - apart / noise * (b / (noise + b)))
     weights = -torch.logaddexp(torch.tensor(math.log(SPIKE)).double(), math.log(1 - SPIKE) - factors)
     both = (one.counts >= LEAST) & (other.counts >= LEAST)
     return torch.where(both.any(0), torch.where(both, weights, 0.0).sum(0), STOP)
