@@ -82,8 +82,8 @@ def test_shared_running_statistics_rest_while_a_client_tunes(tmp_path: Path) -> 
     work = LocalWork(steps=3, batch_size=4)
     algorithm = replace(adapter.runner.algorithm, optimizer=SGD(lr=0.1))
     client = adapter.runner.data(6)
-    tuning = Tuning(adapter.runner.bench, adapter.buffers, algorithm, [client], work=work, rounds=1, seed=0)
-    tuning.round(1, [adapter._start("mean", 6, None)[0]])
+    tuning = Tuning(adapter.runner.bench, adapter.models.buffers, algorithm, [client], work=work, rounds=1, seed=0)
+    tuning.round(1, [adapter.starts.find("mean", 6)[0]])
     network = adapter.runner.bench.model
     assert torch.equal(network.state_dict()["norm1.running_mean"], run.parameters()["norm1.running_mean"])
     modes = {name: module.training for name, module in network.named_modules() if name in ("norm1", "norm2", "head")}
@@ -204,7 +204,7 @@ def test_the_same_seed_gives_the_same_bits_whatever_was_adapted_before(tmp_path:
 def test_few_examples_are_among_more_of_them(tmp_path: Path) -> None:
     run = image_run(tmp_path, fedbn())
     adapter = Adapter(run, data=tiny_federation("images"))
-    parts = [set(adapter._training_data(6, n, 0).client.train.tolist()) for n in (2, 5, 8)]
+    parts = [set(adapter._few(6, n, 0).clients[6].train.tolist()) for n in (2, 5, 8)]
     assert [len(part) for part in parts] == [2, 5, 8]
     assert parts[0] < parts[1] < parts[2] == set(tiny_federation("images").clients[6].train.tolist())
     assert adapter.adapt("client-6", examples=2, rounds=1, steps=3).num_examples == 2

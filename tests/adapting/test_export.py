@@ -33,7 +33,7 @@ def test_a_saved_model_says_what_the_adapted_one_says(algorithm: Algorithm, norm
     path = adapted.save(tmp_path / "out" / "client-6.safetensors")
     adapter.adapt("client-7", rounds=1, steps=1)  # another client's values in the same network
     images = torch.randn(5, 3, 8, 8)
-    adapter.runner.bench.load({}, adapter.buffers, adapted.personal)
+    adapter.runner.bench.load({}, adapter.models.buffers, adapted.personal)
     expected = adapter.runner.bench.model.eval()(images)[1]
     loaded = load_personalised(path)
     assert torch.equal(loaded(images)[1], expected)

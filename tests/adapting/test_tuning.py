@@ -104,7 +104,7 @@ def test_steps_of_all_clients_are_captured_at_second_sight_and_give_the_same(wor
     for recorder in (None, Again(works)):
         tuning = Tuning(
             adapter.runner.bench,
-            adapter.buffers,
+            adapter.models.buffers,
             adapter.runner.algorithm,
             clients,
             work=LocalWork(steps=5, batch_size=3),
@@ -112,7 +112,7 @@ def test_steps_of_all_clients_are_captured_at_second_sight_and_give_the_same(wor
             seed=0,
             recorder=recorder,
         )
-        personal: list[Tensors] = [dict(own) for own in list(adapter.known.values())[:2]]
+        personal: list[Tensors] = [dict(own) for own in list(adapter.starts.known.values())[:2]]
         for turn in range(1, 4):
             personal = tuning.round(turn, personal)
         found.append((personal, tuning.losses))
@@ -171,7 +171,7 @@ def test_a_client_starts_from_the_nearest_that_trained(tmp_path: Path) -> None:
     rows[6] = 0.1 * rows[2] + rows[7]
     atlas = Atlas(names=names, halves={"feature": rows}, sizes=torch.ones(len(names), dtype=torch.int64))
     adapted = adapter.adapt("client-6", start="nearest", atlas=atlas, **FEW)
-    assert same_bits(adapted.start, adapter.known[2])
+    assert same_bits(adapted.start, adapter.starts.known[2])
     assert "client-2" in adapted.origin
     with raises(UsageError, "missing-option", option="atlas"):
         adapter.adapt("client-6", start="nearest")

@@ -34,7 +34,7 @@ def test_embeddings_are_an_atlas_that_newcomers_can_join_and_any_use_takes(tmp_p
     clients = run.resolved["federation"]["clients"]
     assert atlas.names == tuple(client["name"] for client in clients)
     assert atlas.domains == tuple(client["domain"] for client in clients)
-    assert torch.equal(atlas.half("feature")[2], adapter.known[2]["embedding.vector"])
+    assert torch.equal(atlas.half("feature")[2], adapter.starts.known[2]["embedding.vector"])
     assert torch.equal(atlas.half("feature")[-1], adapted[-1].personal["embedding.vector"])
     assert len(atlas.groups(2)) == len(clients)
     assert atlas.map2d().shape == (len(clients), 2)

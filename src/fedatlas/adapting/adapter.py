@@ -7,25 +7,27 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from fedatlas.adapting.models import GroupModels, freeze_shared
+from fedatlas.adapting.placement import Joining, Placer, need_placed
 from fedatlas.adapting.result import Adapted
 from fedatlas.adapting.settings import AdaptSettings
+from fedatlas.adapting.starts import STARTS, Start, Starts
 from fedatlas.adapting.tuning import Tuning
 from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.placing import Placement
 from fedatlas.atlas.provenance import warn_of_other_run
 from fedatlas.client.data import ResidentData
-from fedatlas.client.model import PERSONAL
 from fedatlas.client.runner import ClientRunner
-from fedatlas.client.scoring import mean_personal
 from fedatlas.client.work import LocalWork
 from fedatlas.config.reopen import run_algorithm, run_augment, run_federation, run_network
 from fedatlas.data import Dataset, Federation
@@ -39,9 +41,6 @@ from fedatlas.runs.run import ADAPTED, Run
 from fedatlas.seeds import Seeds, numpy_generator, repeatable
 from fedatlas.training.model import Model
 from fedatlas.training.train import fingerprint
-
-Start = Literal["own", "initial", "mean", "first", "nearest"]
-STARTS = ("own", "initial", "mean", "first", "nearest")
 
 
 class Adapter:
@@ -72,17 +71,18 @@ class Adapter:
         checkpoint = run.checkpoint()
         self.round = checkpoint.state.round
         """The last round of the run."""
-        shared, buffers = checkpoint.state.shared, checkpoint.state.buffers
-        _rest(network, shared, self.algorithm, run)
+        freeze_shared(network, checkpoint.state, self.algorithm, run)
         self.federation = federation.to(self.device)
         # Cross-entropy alone: what other terms need, such as a server's notes, a client on its own does not get.
         tuning = replace(self.algorithm, objective=(CrossEntropy(),))
         self.runner = ClientRunner(tuning, network.to(self.device), self.federation, LocalWork(), self.seeds.batches)
-        self.buffers = self._placed(buffers)
-        self.known = {c: self._placed(m[PERSONAL]) for c, m in sorted(checkpoint.clients.items()) if PERSONAL in m}
-        """The own parameters of the clients that trained."""
-        self.num_bytes = sum(tensor.nbytes for tensor in (*shared.values(), *buffers.values()))
-        self._has_runs_clients = fingerprint(federation) == run.resolved["federation"]["fingerprint"]
+        self.models = GroupModels(self.runner.bench.model, checkpoint.state)
+        """The models of the run's groups."""
+        same = fingerprint(federation) == run.resolved["federation"]["fingerprint"]
+        self.starts = Starts(run, checkpoint, self.runner, has_runs_clients=same)
+        """Where newcomers' own values begin."""
+        self.placer = Placer(run, self.runner, self.models, self.starts)
+        """Finds the groups of newcomers."""
 
     @property
     def held_out(self) -> list[str]:
@@ -96,6 +96,31 @@ class Adapter:
         found = (extension.client_vector(bench.model) for extension in self.algorithm.extensions)
         return next((name for name in found if name in bench.personal), None)
 
+    def place(
+        self,
+        client: str | int | None = None,
+        *,
+        atlas: Atlas | None = None,
+        examples: int | None = None,
+        labels: bool = True,
+        seed: int | None = None,
+    ) -> Placement:
+        """Return the group that a client's training part belongs to, or why it cannot be told.
+
+        By the vector where there is an atlas that knows its noise: ``atlas``, or the one in the run's folder. Otherwise
+        by the lowest loss under the groups' models.
+
+        Args:
+            client: a name or a position.
+            atlas: with a summary, of the run's clients.
+            examples: look at this many training examples only.
+            labels: whether their labels may be looked at.
+            seed: of the choice of examples; None is the run's.
+        """
+        number = self.position(client)
+        few = self._few(number, examples, self.seeds.batches if seed is None else seed)
+        return self.placer.place(few, number, atlas=atlas, labels=labels)
+
     def adapt(self, client: str | int | None = None, *, examples: int | None = None, **settings: Any) -> Adapted:
         """Tune the personal parameters on one client's training part; the settings are those of ``adapt_all``."""
         return self.adapt_all([self.position(client)], examples=examples, **settings)[0]
@@ -108,6 +133,7 @@ class Adapter:
         start: Start | Tensors | None = None,
         atlas: Atlas | None = None,
         examples: int | Sequence[int | None] | None = None,
+        group: int | Placement | Sequence[int | Placement] | None = None,
         **changes: Any,
     ) -> list[Adapted]:
         """Tune the personal parameters on each client's training part; test before and after on its test part.
@@ -115,46 +141,88 @@ class Adapter:
         Clients do not hear of each other; where the network allows it, their batches pass through it together. All is
         in float32, as tests are.
 
+        Where groups of clients have a model each, a client uses that of its group. A client without one is placed as
+        ``place`` does; raise DataError if its examples cannot tell.
+
         Args:
             clients: names or positions; None is all that were held out. One may be there twice.
             settings: how long and how fast; ``changes`` are fields of ``AdaptSettings``, such as ``rounds`` and ``lr``.
             start: ``own`` values of a client that trained; ``initial``, as clients of the run began; the ``mean`` of
                 those that trained; those of the ``first`` that did; of the ``nearest`` in ``atlas`` that did; or
-                tensors by name. None is the client's own if it trained, else what the algorithm gives newcomers.
-            atlas: for ``nearest``; the client must be in it (``atlas.add_client`` puts one there).
+                tensors by name. ``group`` places every client, and begins with the mean of its group; nothing is tuned
+                unless ``rounds`` are given. None is the client's own if it trained, else what the algorithm gives
+                newcomers.
+            atlas: for ``nearest``, where the client must be in it (``atlas.add_client`` puts one there), and for
+                ``group``, where it need not.
             examples: use this many training examples only, or one number for each client; fewer are among more.
+            group: the clients' groups, where they are known, by number or as ``place`` returns them.
         """
+        if start == "group" and settings is None:
+            changes = {"rounds": 0, **changes}
         settings = (settings or AdaptSettings()).changed(changes)
+        if isinstance(start, str) and start not in STARTS:
+            raise unknown_name("start", start, STARTS)
         numbers, counts = self._chosen(clients, examples)
         if atlas is not None:
             self._check_atlas(atlas, start)
         seed = self.seeds.batches if settings.seed is None else settings.seed
-        data = [self._training_data(number, count, seed) for number, count in zip(numbers, counts, strict=True)]
-        first, origins = zip(*(self._start(start, number, atlas) for number in numbers), strict=True)
-        tuning = self._tuning(settings, data, seed)
-        before = [self.score(number, own) for number, own in zip(numbers, first, strict=True)]
+        few = [self._few(number, count, seed) for number, count in zip(numbers, counts, strict=True)]
+        given = self.placer.given(len(numbers), group)
+        places = start == "group"
+        found = [
+            self.placer.find(own, few[i], number, places=places, atlas=atlas, labels=settings.labels)
+            for i, (number, own) in enumerate(zip(numbers, given, strict=True))
+        ]
+        need_placed([own for own in found if isinstance(own, Placement)])
+        results: dict[int, Adapted] = {}
+        serving = [self.models.serving(own) for own in found]
+        for chosen in dict.fromkeys(serving):
+            where = [i for i, own in enumerate(serving) if own == chosen]
+            joining = [Joining(numbers[i], self._data(numbers[i], few[i]), found[i]) for i in where]
+            self.models.load(chosen)
+            results |= zip(where, self._adapt_group(joining, settings, start, atlas, seed), strict=True)
+        return [results[i] for i in range(len(numbers))]
+
+    def _adapt_group(
+        self,
+        joining: Sequence[Joining],
+        settings: AdaptSettings,
+        start: Start | Tensors | None,
+        atlas: Atlas | None,
+        seed: int,
+    ) -> list[Adapted]:
+        """Adapt the model that is in the network to the clients that use it."""
+        group, numbers = self.models.group, [own.number for own in joining]
+        starts = [self.starts.find(start, number, group=group, atlas=atlas) for number in numbers]
+        first = [values for values, _ in starts]
+        tuning = self._tuning(settings, [own.data for own in joining], seed)
+        before = [self.score(number, own, group) for number, own in zip(numbers, first, strict=True)]
         personal, curves = self._tune(tuning, settings, numbers, first)
-        self._warn_of_idle(tuning)
-        tuned = self.runner.bench.parameters.values()
+        tunes = bool(self.runner.bench.personal) and settings.rounds > 0
+        if tunes:
+            self._warn_of_idle(tuning)
+        tuned = self.runner.bench.parameters.values() if tunes else ()
         return [
             Adapted(
-                client=own.name,
-                domain=own.client.kind,
+                client=own.data.name,
+                domain=own.data.client.kind,
+                group=group,
+                placement=own.placement,
                 before=before[i],
-                after=self.score(numbers[i], personal[i]),
-                num_examples=own.num_examples if self.runner.bench.personal else 0,
+                after=self.score(numbers[i], personal[i], group),
+                num_examples=own.data.num_examples if tunes or own.placement is not None else 0,
                 num_steps=tuning.num_steps[i],
                 num_tuned=sum(parameter.numel() for parameter in tuned),
                 start=first[i],
-                origin=origins[i],
+                origin=starts[i][1],
                 personal=personal[i],
                 losses=tuning.losses[i],
                 curve=curves[i],
                 seconds=tuning.seconds / len(numbers),
-                bytes_received=self.num_bytes,
+                bytes_received=self.models.num_bytes(group, all_groups=own.tried_all),
                 adapter=self,
             )
-            for i, own in enumerate(data)
+            for i, own in enumerate(joining)
         ]
 
     def _chosen(
@@ -189,9 +257,9 @@ class Adapter:
 
     def _check_atlas(self, atlas: Atlas, start: Start | Tensors | None) -> None:
         """Raise UsageError if the atlas would not be used; warn if it is of other clients."""
-        if start != "nearest":
+        if start not in ("nearest", "group"):
             raise UsageError(
-                "atlas= (--atlas) is for start='nearest' (--start nearest) only; give both, or neither.",
+                "atlas= (--atlas) is for start='nearest' or 'group' (--start) only; give both, or neither.",
                 code="settings-conflict",
             )
         warn_of_other_run(atlas, self.run.resolved, stacklevel=4)
@@ -205,7 +273,9 @@ class Adapter:
         optimizer = self.algorithm.optimizer.adapting(settings.lr, settings.min_lr)
         algorithm = replace(self.runner.algorithm, optimizer=optimizer)
         work = LocalWork(steps=settings.steps, batch_size=batch_size, augment=augment, compile=settings.compile)
-        return Tuning(bench, self.buffers, algorithm, data, work=work, rounds=settings.rounds, seed=seed)
+        # Where nothing is tuned, the schedule of the learning rate still needs a round.
+        rounds = max(settings.rounds, 1)
+        return Tuning(bench, self.models.buffers, algorithm, data, work=work, rounds=rounds, seed=seed)
 
     def _tune(
         self, tuning: Tuning, settings: AdaptSettings, numbers: Sequence[int], first: Sequence[Tensors]
@@ -217,12 +287,10 @@ class Adapter:
             personal = tuning.round(turn, personal)
             if every is not None and turn % every == 0:
                 for number, own, curve in zip(numbers, personal, curves, strict=True):
-                    curve[turn] = self.score(number, own)
+                    curve[turn] = self.score(number, own, self.models.group)
         return personal, curves
 
     def _warn_of_idle(self, tuning: Tuning) -> None:
-        if not self.runner.bench.personal:
-            return
         idle = [own.name for own, count in zip(tuning.clients, tuning.num_steps, strict=True) if not count]
         if idle:
             warnings.warn(
@@ -239,14 +307,16 @@ class Adapter:
         atomic_write(path, json.dumps(list(records.values()), indent=1).encode())
         return path
 
-    def score(self, client: int, personal: Tensors) -> ClientScore:
-        """Return how the shared model does with these values on a client's test part, as in the run's evaluations."""
+    def score(self, client: int, personal: Tensors, group: int | None = None) -> ClientScore:
+        """Return how a group's model does with these values on a client's test part, as in the run's evaluations."""
+        self.models.load(group)
         with repeatable(self.device):
-            return self.runner.score_client({}, self.buffers, personal, client)
+            return self.runner.score_client({}, self.models.buffers, personal, client)
 
-    def personalised(self, personal: Tensors) -> nn.Module:
-        """Return a copy of the network with a client's own parameters, for inference."""
-        self.runner.bench.load({}, self.buffers, personal)
+    def personalised(self, personal: Tensors, group: int | None = None) -> nn.Module:
+        """Return a copy of the network with a group's model and a client's own parameters, for inference."""
+        self.models.load(group)
+        self.runner.bench.load({}, self.models.buffers, personal)
         return self.algorithm.bake(self.runner.bench.model).eval().requires_grad_(False)
 
     def position(self, client: str | int | None) -> int:
@@ -263,7 +333,8 @@ class Adapter:
             )
         return self.federation.position(client)
 
-    def _training_data(self, number: int, examples: int | None, seed: int) -> ResidentData:
+    def _few(self, number: int, examples: int | None, seed: int) -> Federation:
+        """Return the federation with fewer training examples of one client."""
         client = self.federation.clients[number]
         size = len(client.train)
         if size == 0 or len(client.test) == 0:
@@ -275,7 +346,7 @@ class Adapter:
                 got=size,
             )
         if examples is None:
-            return self.runner.data(number)
+            return self.federation
         if not 1 <= examples <= size:
             raise UsageError(
                 f"examples must be in [1, {size}], as client {client.name} has {size}; got {examples}.",
@@ -287,77 +358,12 @@ class Adapter:
         order = torch.from_numpy(numpy_generator(seed, "adapting", client.name).permutation(size))
         few = replace(client, train=client.train[order[:examples].sort().values.to(self.device)])
         clients = (*self.federation.clients[:number], few, *self.federation.clients[number + 1 :])
-        federation = replace(self.federation, clients=clients)
-        return ResidentData(federation, number, channels_last=self.runner.channels_last)
+        return replace(self.federation, clients=clients)
 
-    def _start(self, start: Start | Tensors | None, number: int, atlas: Atlas | None) -> tuple[Tensors, str]:
-        """Return a client's first values, and in words where they come from."""
-        bench, split = self.runner.bench, self.algorithm.split
-        own = self.known.get(number, {}) if self._has_runs_clients else {}
-        if start is None:
-            start = "own" if own else "mean" if split.newcomers_take_the_mean and self.known else "initial"
-        if isinstance(start, str) and start not in STARTS:
-            raise unknown_name("start", start, STARTS)
-        if not bench.personal:
-            return {}, "nothing is personal"
-        if not isinstance(start, str):
-            expect(start, Mapping, "start must be a name, or tensors by name", "Write {name: tensor}.")
-            for name, values in start.items():
-                expect(values, Tensor, f"start[{name!r}] must be a tensor", "Write torch.tensor(...).")
-            found, origin = self._placed(start), "given"
-        elif start == "initial":
-            first = split.initial_personal(bench.model, self.runner.data(number).place)
-            found = {name: first.get(name, bench.initial[name]) for name in sorted(bench.personal)}
-            origin = "as the run's clients began"
-        elif start == "mean":
-            found = mean_personal({c: {PERSONAL: values} for c, values in self.known.items()})
-            origin = f"the mean of {len(self.known)} that trained"
-        elif start == "nearest":
-            found, origin = self._nearest(number, atlas)
-        else:
-            found = own if start == "own" else next(iter(self.known.values()), {})
-            origin = "its own, trained" if start == "own" else "the first that trained"
-        wanted = {name: bench.initial[name].shape for name in sorted(bench.personal)}
-        if {name: tensor.shape for name, tensor in found.items()} != wanted:
-            if isinstance(start, str):
-                client = self.federation.clients[number].name
-                why = f"client {client} did not train in" if start == "own" else "no client trained in"
-                do = "Leave start out, or begin as the run's clients did: start='initial' (--start unit)."
-                raise UsageError(
-                    f"start={start!r}: {why} {self.run.folder}, so there are no such values. {do}",
-                    code="value-missing",
-                    got=start,
-                )
-            raise UsageError(
-                f"start={sorted(start)}: give tensors in the network's shapes of {first_few(list(wanted))}.",
-                code="wrong-shape",
-                got=sorted(start),
-            )
-        return found, origin
-
-    def _nearest(self, number: int, atlas: Atlas | None) -> tuple[Tensors, str]:
-        """Return the values of the trained client that an atlas has nearest to this one."""
-        if atlas is None:
-            raise UsageError(
-                "start='nearest' needs atlas= (--atlas FILE), as `fedatlas map` or make_atlas makes one.",
-                code="missing-option",
-                option="atlas",
-            )
-        names = [client["name"] for client in self.run.resolved["federation"]["clients"]]
-        trained = {names[c]: values for c, values in self.known.items()}
-        own = self.federation.clients[number].name
-        for name, cosine in atlas.neighbours(own, len(atlas)):
-            if name in trained:
-                return trained[name], f"the nearest that trained, {name} (cosine {cosine:.2f})"
-        raise UsageError(
-            f"start='nearest': the atlas holds none of the {len(trained)} clients that trained in {self.run.folder}. "
-            "Make the atlas from the run's federation.",
-            code="client-missing",
-            path=str(self.run.folder),
-        )
-
-    def _placed(self, tensors: Tensors) -> Tensors:
-        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+    def _data(self, number: int, few: Federation) -> ResidentData:
+        if few is self.federation:
+            return self.runner.data(number)
+        return ResidentData(few, number, channels_last=self.runner.channels_last)
 
 
 def adapt(
@@ -375,19 +381,3 @@ def adapt(
     To adapt to several clients, open the run once: ``adapter = Adapter(run)``, then ``adapter.adapt(name)`` for each.
     """
     return Adapter(run, data=data, algorithm=algorithm, model=model, device=device).adapt(client, **settings)
-
-
-def _rest(network: nn.Module, shared: Tensors, algorithm: Algorithm, run: Run) -> None:
-    """Put the shared parameters into the network, and keep them from being trained."""
-    personal = algorithm.split.personal_parameters(network)
-    parameters = {k: p for k, p in network.named_parameters() if p.requires_grad and k not in personal}
-    if {k: p.shape for k, p in parameters.items()} != {k: t.shape for k, t in shared.items()}:
-        raise UsageError(
-            f"{run.folder} holds the parameters of another network; give model= as it was in training.",
-            code="settings-differ",
-            path=str(run.folder),
-        )
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(shared[name])
-            parameter.requires_grad_(False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fedatlas.client.model import PERSONAL, Workbench
+from fedatlas.client.model import PERSONAL, Workbench, branch_of
 from fedatlas.client.scoring import mean_personal
 from fedatlas.config.reopen import PREPARATION, is_model_name, run_algorithm
 from fedatlas.data.dataset import DTYPES
@@ -22,6 +22,7 @@ from fedatlas.errors import DataError, UsageError
 from fedatlas.models import build_model
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.split import Split
+from fedatlas.runs.groups import serving_group
 from fedatlas.seeds import Seeds
 from fedatlas.training.model import Model, extended, own_network
 
@@ -30,18 +31,27 @@ if TYPE_CHECKING:
 
 
 def trained_network(
-    run: Run, client: str | int | None = None, *, network: Model | None = None, algorithm: Algorithm | None = None
+    run: Run,
+    client: str | int | None = None,
+    *,
+    group: int | None = None,
+    network: Model | None = None,
+    algorithm: Algorithm | None = None,
 ) -> nn.Module:
-    """Return a run's network for inference, with a client's own parameters where clients have any."""
+    """Return a run's network for inference, with a client's own parameters where clients have any.
+
+    Where groups of clients have a model each, it is that of the client's group, or of ``group``.
+    """
     algorithm = _algorithm(run, algorithm)
-    number = None if client is None else _position(run, client)
+    number = None if client is None else find_client(run.client_names, client)
     seed = Seeds(**run.resolved["seeds"]).model
     plain = _by_name(run, seed) if network is None else own_network(network, seed)
     bench = Workbench(extended(plain, algorithm, seed), algorithm)
     checkpoint = run.checkpoint()
-    state = checkpoint.state
+    group = serving_group(run.folder, run.client_names, checkpoint.state, number, group)
+    shared, buffers = checkpoint.state.model(group)
     wanted = {name: value.shape for name, value in bench.initial.items() if name not in bench.personal}
-    if {name: value.shape for name, value in {**state.shared, **state.buffers}.items()} != wanted:
+    if {name: value.shape for name, value in {**shared, **buffers}.items()} != wanted:
         raise UsageError(
             f"{run.folder} holds the parameters of another network; give network= as it was in training.",
             code="settings-differ",
@@ -65,11 +75,11 @@ def trained_network(
         # As in the run's evaluations: own values, else for a newcomer the mean, else the first values of its position.
         clients = run.resolved["federation"]["clients"]
         held_out = clients[number]["held_out"]
-        own = checkpoint.clients[number].get(PERSONAL, {}) if number in checkpoint.clients else {}
+        own = branch_of(checkpoint.clients.get(number, {}), group is not None).get(PERSONAL, {})
         if not own and held_out and algorithm.split.newcomers_take_the_mean:
             own = mean_personal(checkpoint.clients)
         place = sum(other["held_out"] == held_out for other in clients[:number])
-    bench.load(state.shared, state.buffers, own, place)
+    bench.load(shared, buffers, own, place)
     return algorithm.bake(bench.model).eval().requires_grad_(False)
 
 
@@ -146,8 +156,3 @@ def _by_name(run: Run, seed: int) -> nn.Module:
         seed=seed,
         **model["options"],
     )
-
-
-def _position(run: Run, client: str | int) -> int:
-    names = [one["name"] for one in run.resolved["federation"]["clients"]]
-    return find_client(names, client)

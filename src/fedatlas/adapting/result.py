@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.adapting.export import about_network, export_onnx, save_personalised
+from fedatlas.atlas.placing import Placement
 from fedatlas.client.runner import ClientRunner
 from fedatlas.data.federation import Federation
 from fedatlas.parts.algorithm import Algorithm
@@ -45,7 +46,7 @@ class OpenedRun(Protocol):
         """The name of the client's embedding among the personal parameters, where it has one."""
         ...
 
-    def personalised(self, personal: Tensors) -> nn.Module:
+    def personalised(self, personal: Tensors, group: int | None = None) -> nn.Module:
         """Return a client's network with plain layers."""
         ...
 
@@ -60,6 +61,10 @@ class Adapted:
 
     client: str
     domain: str | None
+    group: int | None = None
+    """The group whose model it is; None for the model of all clients."""
+    placement: Placement | None = None
+    """How the group was found, where the client was placed."""
     before: ClientScore
     """On the client's test part, with the values it started from."""
     after: ClientScore
@@ -88,7 +93,8 @@ class Adapted:
     def __repr__(self) -> str:
         tuned = f"{self.num_tuned:,} numbers tuned on {self.num_examples:,} examples"
         scores = f"accuracy {self.before.accuracy:.3f} to {self.after.accuracy:.3f}"
-        return f"Adapted({self.client!r}, {scores}, {tuned})"
+        group = "" if self.group is None else f"group {self.group}, "
+        return f"Adapted({self.client!r}, {group}{scores}, {tuned})"
 
     @property
     def best(self) -> ClientScore:
@@ -103,25 +109,29 @@ class Adapted:
 
     def model(self) -> nn.Module:
         """Return the adapted network for inference: plain layers, in evaluation mode, nothing to train."""
-        return self.adapter.personalised(self.personal)
+        return self.adapter.personalised(self.personal, self.group)
 
     def save(self, path: Path | str) -> Path:
         """Write the adapted network as safetensors; ``load_personalised`` reads it, without the run."""
-        about = about_network(self.adapter.run, self.adapter.algorithm, self.adapter.federation.data)
-        return save_personalised(self.model(), {"client": self.client, **about}, path)
+        return save_personalised(self.model(), self._about(), path)
 
     def export_onnx(self, path: Path | str) -> Path:
         """Write the adapted network as ONNX; needs the extra ``onnx``."""
-        about = about_network(self.adapter.run, self.adapter.algorithm, self.adapter.federation.data)
         data = self.adapter.runner.data(self.adapter.position(self.client))
         inputs = data.batch(torch.zeros(2, dtype=torch.int64, device=data.labels.device), None).inputs
-        return export_onnx(self.model().cpu(), inputs.cpu(), {"client": self.client, **about}, path)
+        return export_onnx(self.model().cpu(), inputs.cpu(), self._about(), path)
+
+    def _about(self) -> dict[str, Any]:
+        about = about_network(self.adapter.run, self.adapter.algorithm, self.adapter.federation.data)
+        return {"client": self.client, "group": self.group, **about}
 
     def describe(self) -> dict[str, Any]:
         """Return the results as plain values, for a record."""
         plain = ("client", "domain", "origin", "num_examples", "num_steps", "num_tuned", "losses", "seconds")
         return {
             "algorithm": self.adapter.algorithm.name,
+            "group": self.group,
+            "placement": None if self.placement is None else self.placement.to_dict(),
             **{name: getattr(self, name) for name in (*plain, "bytes_received", "bytes_sent")},
             **{f"accuracy_{when}": getattr(self, when).accuracy for when in ("before", "after", "best")},
             **{f"loss_{when}": getattr(self, when).loss for when in ("before", "after")},

@@ -22,7 +22,7 @@ class AdaptSettings:
     """
 
     rounds: int = 200
-    """Rounds of ``steps`` minibatches each; the schedule of the learning rate moves once a round."""
+    """Rounds of ``steps`` minibatches each; the schedule of the learning rate moves once a round. 0 tunes nothing."""
     steps: int = 50
     batch_size: int | None = None
     """None is the run's."""
@@ -38,14 +38,16 @@ class AdaptSettings:
     """Also test after each so many rounds."""
     seed: int | None = None
     """Of the batches and of the choice of examples; None is the run's."""
+    labels: bool = True
+    """Whether a client's labels may be looked at when it is placed in a group."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for title in ("rounds", "evaluate_every"):
+        for title, least in (("rounds", 0), ("evaluate_every", 1)):
             value = getattr(self, title)
-            if value is not None and value < 1:
+            if value is not None and value < least:
                 raise UsageError(
-                    f"{title} must be at least 1, got {value}.", code="out-of-range", setting=title, got=value
+                    f"{title} must be at least {least}, got {value}.", code="out-of-range", setting=title, got=value
                 )
 
     def changed(self, changes: Mapping[str, Any]) -> AdaptSettings:

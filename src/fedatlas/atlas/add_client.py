@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.encoders.registry import make_encoder
 from fedatlas.atlas.principal_angles import principal_angles
 from fedatlas.atlas.sources import class_prototypes, feature_average, label_histogram
@@ -35,9 +36,7 @@ def place_client(atlas: Atlas, federation: Federation, name: str) -> Atlas:
     if source == "label_histogram":
         own = label_histogram(alone)
     elif source in ENCODED:
-        embeddings = make_encoder("builtin").encode(alone)
-        if embeddings.encoder != atlas.provenance.get("encoder"):
-            raise _cannot(name, f"its encoder is {atlas.provenance.get('encoder')}")
+        embeddings = encode_newcomer(atlas, alone, name)
         own = ENCODED[source](alone, embeddings)
         if (known := atlas.summary) is not None:
             rows = embeddings.examples.cpu()
@@ -48,6 +47,17 @@ def place_client(atlas: Atlas, federation: Federation, name: str) -> Atlas:
         raise _cannot(name, "its vectors have another width, as of other classes")
     halves = {half: rows[0] for half, rows in own.halves.items()}
     return atlas.add_client(name, halves, len(client.train), client.domain, cells=cells)
+
+
+def encode_newcomer(atlas: Atlas, alone: Federation, name: str) -> Embeddings:
+    """Return the embeddings of a federation's only client, as the atlas's encoder makes them.
+
+    Raise UsageError if that is not the built-in one: others need settings that an atlas does not have.
+    """
+    embeddings = make_encoder("builtin").encode(alone)
+    if embeddings.encoder != atlas.provenance.get("encoder"):
+        raise _cannot(name, f"its encoder is {atlas.provenance.get('encoder')}")
+    return embeddings
 
 
 def _cannot(name: str, why: str) -> UsageError:

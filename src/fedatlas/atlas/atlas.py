@@ -181,7 +181,7 @@ class Atlas:
         Clients are compared on the classes that both have, so other label shares are not a difference. At most 5,000
         clients can be compared at once; ``names`` chooses some.
         """
-        summary = self._known_summary()
+        summary = self.known_summary()
         chosen = self.names if names is None else tuple(names)
         return compare_clients(summary if names is None else summary.take(self.rows(chosen)), chosen)
 
@@ -190,7 +190,7 @@ class Atlas:
 
         The seed draws the sample that is merged first where there are more than 1,000 clients.
         """
-        return judge(self._known_summary(), self.names, seed=seed)
+        return judge(self.known_summary(), self.names, seed=seed)
 
     def map2d(self, method: str = "pca", half: str | None = None, seed: int = 0) -> np.ndarray:
         """Return (clients, 2): a point for each client in a plane, by ``pca`` or ``tsne`` of the unit rows."""
@@ -317,7 +317,8 @@ class Atlas:
             "provenance": dict(self.provenance),
         }
 
-    def _known_summary(self) -> Summary:
+    def known_summary(self) -> Summary:
+        """Return the summary; raise UsageError if there is none."""
         if self.summary is None:
             raise UsageError(
                 f"{self!r} does not know its noise: it has no summary of counts and scatter. Make it with the source "

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.provenance import made_of_run
-from fedatlas.client.model import PERSONAL
+from fedatlas.client.model import PERSONAL, branch_of
 from fedatlas.errors import UsageError
 from fedatlas.parts.types import Tensors
 from fedatlas.runs.run import Run
@@ -55,7 +55,10 @@ def run_atlas(run: Run, *, parameters: Sequence[str] | None = None, adapted: Seq
         adapted: clients that joined later, from ``Adapter.adapt_all``.
     """
     checkpoint = run.checkpoint()
-    known = {c: memory[PERSONAL] for c, memory in sorted(checkpoint.clients.items()) if PERSONAL in memory}
+    memories = {
+        c: branch_of(memory, checkpoint.state.group(c) is not None) for c, memory in sorted(checkpoint.clients.items())
+    }
+    known = {c: memory[PERSONAL] for c, memory in memories.items() if PERSONAL in memory}
     if not known:
         raise UsageError(
             f"{run.folder}: {run.name} keeps no parameters with its clients, so there is no vector to map. "

@@ -158,12 +158,21 @@ def _total(distances: Tensor, one: Cells, other: Cells, evidence: Evidence) -> T
     deviation = one.anisotropy.sqrt() / one.precisions + other.anisotropy.sqrt() / other.precisions
     # Empty cells have infinite noise; they are left out below.
     directions = trust * (noise / deviation).square().nan_to_num(1.0)
-    # Means farther apart than the slab expects are no more likely under it: a few odd examples, not another class.
-    apart = torch.minimum(distances, noise + b)
-    factors = directions / 2 * (torch.log1p(b / noise) - apart / noise * (b / (noise + b)))
-    weights = -torch.logaddexp(torch.tensor(math.log(SPIKE)).double(), math.log(1 - SPIKE) - factors)
+    weights = agreement(bayes_factors(distances, noise, directions, b))
     both = (one.counts >= LEAST) & (other.counts >= LEAST)
     return torch.where(both.any(0), torch.where(both, weights, 0.0).sum(0), STOP)
+
+
+def bayes_factors(distances: Tensor, noise: Tensor, directions: Tensor, slab: float) -> Tensor:
+    """Return lbf, the log Bayes factor of spike against slab, given q, a, nu and b."""
+    # Means farther apart than the slab expects are no more likely under it: a few odd examples, not another class.
+    apart = torch.minimum(distances, noise + slab)
+    return directions / 2 * (torch.log1p(slab / noise) - apart / noise * (slab / (noise + slab)))
+
+
+def agreement(factors: Tensor) -> Tensor:
+    """Return the part of S that each lbf gives: -log(0.7 + 0.3 exp(-lbf))."""
+    return -torch.logaddexp(torch.tensor(math.log(SPIKE)).double(), math.log(1 - SPIKE) - factors)
 
 
 def merge(cells: Cells, evidence: Evidence) -> Tensor:

@@ -119,9 +119,9 @@ class Verdict:
         }
 
 
-def judge(summary: Summary, names: Sequence[str], *, seed: int = 0) -> Verdict:
-    """Return the verdict on the clients of a summary."""
-    groups = find_groups(summary, names, seed=seed)
+def judge(summary: Summary, names: Sequence[str], *, groups: Tensor | None = None, seed: int = 0) -> Verdict:
+    """Return the verdict on the clients of a summary; groups that are given take the place of those that it finds."""
+    groups = find_groups(summary, names, seed=seed) if groups is None else groups
     with repeatable(torch.device("cpu")):
         floor = noise_floor(summary)
         pooled = cells_of(summary, floor).pool(groups, int(groups.max()) + 1)

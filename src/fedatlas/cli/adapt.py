@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from fedatlas.adapting.adapter import Adapter
     from fedatlas.adapting.result import Adapted
     from fedatlas.atlas import Atlas
+    from fedatlas.atlas.placing import Placement
 
-STARTS = {"unit": "initial", "mean": "mean", "nearest": "nearest", "first": "first", "own": "own"}
+STARTS = {"unit": "initial", "mean": "mean", "nearest": "nearest", "first": "first", "own": "own", "group": "group"}
 """What ``--start`` takes, and what the adapter calls it."""
 
 
@@ -46,17 +47,33 @@ def adapt(
         typer.Option(
             "--start",
             help="Where tuning begins: unit (as the run's clients began), mean or first (of those that trained), "
-            "nearest (of them, by --atlas) or own (if it trained); default own, for newcomers the algorithm's choice.",
+            "nearest (of them, by --atlas), own (if it trained) or group (place each client in a group of the run, and "
+            "tune only if --rounds is given); default own, for newcomers the algorithm's choice.",
         ),
     ] = None,
     atlas: Annotated[
         Path | None,
-        typer.Option("--atlas", help="For --start nearest: a file that `fedatlas map` made of the run's clients."),
+        typer.Option(
+            "--atlas",
+            help="For --start nearest and group: a file that `fedatlas map` made of the run's clients; for group the "
+            "default is the run's own.",
+        ),
     ] = None,
+    labels: Annotated[
+        bool, typer.Option("--labels/--no-labels", help="With --start group: whether to look at the clients' labels.")
+    ] = AdaptSettings.labels,
     examples: Annotated[
         int | None, typer.Option("--examples", help="Use only so many training examples of each client.")
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds of tuning.")] = AdaptSettings.rounds,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--rounds",
+            "-r",
+            help=f"How many rounds of tuning; default {AdaptSettings.rounds}, and none with --start group.",
+            show_default=False,
+        ),
+    ] = None,
     steps: Annotated[int, typer.Option("--steps", help="Minibatches in each round.")] = AdaptSettings.steps,
     lr: Annotated[
         float | None,
@@ -80,7 +97,11 @@ def adapt(
         if start is not None and start not in STARTS:
             raise unknown_name("start", start, STARTS)
         for idle, said in (
-            (atlas is not None and start != "nearest", "--atlas is for --start nearest only; give both, or neither."),
+            (
+                atlas is not None and start not in ("nearest", "group"),
+                "--atlas is for --start nearest or group only; give both, or neither.",
+            ),
+            (not labels and start != "group", "--no-labels is for --start group only; give both, or neither."),
             (data_folder is not None and data is None, "--data-folder says where --data is; give --data NAME."),
             (onnx and save is None, "--onnx says how to save; give --save FOLDER."),
         ):
@@ -125,16 +146,27 @@ def adapt(
         if found is not None:
             if given is not None:
                 _refuse_namesakes(adapter, found, chosen or [])
-            found = _placed(adapter, found, chosen or adapter.held_out)
+            if start == "nearest":
+                found = _placed(adapter, found, chosen or adapter.held_out)
+        placements: list[Placement] | None = None
+        if start == "group":
+            looked = [
+                adapter.place(name, atlas=found, examples=examples, labels=labels)
+                for name in chosen or adapter.held_out
+            ]
+            placements = _say_placements(adapter, looked)
+            chosen = [placement.client for placement in placements]
+        changes: dict[str, Any] = {} if rounds is None else {"rounds": rounds}
         results = adapter.adapt_all(
             chosen,
-            rounds=rounds,
+            group=placements,
             steps=steps,
             lr=lr,
             start=None if start is None else STARTS[start],  # type: ignore[arg-type]
             atlas=found,
             examples=examples,
             compile=compile,
+            **changes,
         )
         kept = adapter.keep(results)
         print_adapted(results)
@@ -180,6 +212,19 @@ def _write(save: Callable[[Path], Path], path: Path) -> None:
     """Write a network, and say where; and that an earlier one was there, which may have been another run's."""
     earlier = " (in place of an earlier one)" if path.exists() else ""
     say(f"network: {save(path)}{earlier}")
+
+
+def _say_placements(adapter: Adapter, placements: list[Placement]) -> list[Placement]:
+    """Print each client's group, or why it has none; return those that have one, and raise an error if none has."""
+    from fedatlas.adapting.placement import need_placed
+
+    for own in placements:
+        shared = own.placed and adapter.models.serving(own) is None
+        say(f"{own.client}: {own.describe()}{', which uses the model of all clients' if shared else ''}")
+    placed = [own for own in placements if own.placed]
+    if not placed:
+        need_placed(placements)
+    return placed
 
 
 def _refuse_namesakes(adapter: Adapter, atlas: Atlas, clients: list[str]) -> None:

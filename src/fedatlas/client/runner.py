@@ -166,12 +166,15 @@ class ClientRunner:
         scores = [self._score(data, indices, rng) for indices in data.client.test.split(size)]
         return client_score(client, self.metrics, [torch.cat(rows) for rows in zip(*scores, strict=True)])
 
-    @torch.no_grad()
     def example_losses(
         self, shared: Tensors, buffers: Tensors, personal: Tensors, client: int, held_back: bool
     ) -> Tensor:
         """Return float64 (examples,): the loss of each of a client's training examples, or of those held back."""
-        data = self.data(client, "held back" if held_back else "train")
+        return self.losses_on(self.data(client, "held back" if held_back else "train"), shared, buffers, personal)
+
+    @torch.no_grad()
+    def losses_on(self, data: ResidentData, shared: Tensors, buffers: Tensors, personal: Tensors) -> Tensor:
+        """Return float64 (examples,): the loss of each training example of a client's data."""
         if not data.num_examples:
             return torch.zeros(0, dtype=torch.float64)
         self.bench.load(shared, buffers, personal, data.place if self.bench.personal else None)

@@ -168,6 +168,18 @@ class ServerState(GroupState):
     group_of: Tensor | None = None
     """int64 (clients,): the group of each client, -1 for none; None where there are no groups."""
 
+    @property
+    def has_common_model(self) -> bool:
+        """Whether what all clients share is a whole model, which needs nothing from a group."""
+        return all(
+            {**own.shared, **own.buffers}.keys() <= {**self.shared, **self.buffers}.keys() for own in self.groups
+        )
+
+    def group(self, client: int) -> int | None:
+        """Return the group whose model a client uses; None for what all clients share."""
+        found = None if self.group_of is None else int(self.group_of[client])
+        return None if found is None or found < 0 else found
+
     def model(self, group: int | None = None) -> tuple[Tensors, Tensors]:
         """Return the parameters and buffers of a group's model: what all share, and what the group shares."""
         if group is None or group < 0:
@@ -177,7 +189,7 @@ class ServerState(GroupState):
 
     def model_of(self, client: int) -> tuple[Tensors, Tensors]:
         """Return the parameters and buffers of a client's model, without what the client keeps for itself."""
-        return self.model(None if self.group_of is None else int(self.group_of[client]))
+        return self.model(self.group(client))
 
 
 class Batch(NamedTuple):

@@ -23,6 +23,7 @@ from fedatlas.data.html import facts_table
 from fedatlas.errors import RunFolderError
 from fedatlas.parts.types import Tensors
 from fedatlas.runs.checkpoint import Checkpoint, CheckpointStore
+from fedatlas.runs.groups import serving_group
 from fedatlas.runs.profile import ProfileRow, profile_rows
 from fedatlas.runs.schema import RESOLVED, check_run, own_name, read_adapted, read_lines, read_settings
 
@@ -71,6 +72,11 @@ class Run:
         return read_adapted(self.folder / ADAPTED)
 
     @property
+    def client_names(self) -> list[str]:
+        """The names of the clients, in their order."""
+        return [client["name"] for client in self.resolved["federation"]["clients"]]
+
+    @property
     def name(self) -> str:
         """The algorithm's name."""
         return str(self.resolved["algorithm"]["name"])
@@ -109,24 +115,36 @@ class Run:
         """Return the time of a round by stage, with the clients' stages if it was trained with ``profile``."""
         return profile_rows(self.timings, int(self.resolved["machine"]["workers"]))
 
-    def parameters(self) -> Tensors:
-        """Return the shared parameters and buffers of the last checkpoint."""
+    def parameters(self, client: str | int | None = None, *, group: int | None = None) -> Tensors:
+        """Return the shared parameters and buffers of the last checkpoint.
+
+        Where groups of clients have a model each, name a client or a group.
+        """
         state = CheckpointStore(self.folder / "checkpoints").load_state()
-        return {**state.shared, **state.buffers}
+        shared, buffers = state.model(serving_group(self.folder, self.client_names, state, client, group))
+        return {**shared, **buffers}
 
     def checkpoint(self) -> Checkpoint:
         """Return the last checkpoint."""
         return CheckpointStore(self.folder / "checkpoints").load()
 
-    def model(self, client: str | int | None = None, *, network: Any = None, algorithm: Any = None) -> nn.Module:
+    def model(
+        self,
+        client: str | int | None = None,
+        *,
+        group: int | None = None,
+        network: Any = None,
+        algorithm: Any = None,
+    ) -> nn.Module:
         """Return the trained network for inference, with a client's own parameters where the algorithm keeps any.
 
+        Where groups of clients have a model each, it is that of the client's group, or of ``group``.
         ``network`` is needed where the model was custom: the module, or the function that makes it.
         ``algorithm`` is needed where it was not a recipe by name and builds something around the model. docs/models.md
         """
         from fedatlas.adapting.inference import trained_network  # it reads runs: a circle otherwise
 
-        return trained_network(self, client, network=network, algorithm=algorithm)
+        return trained_network(self, client, group=group, network=network, algorithm=algorithm)
 
     def prepare(self, inputs: Any) -> Tensor:
         """Return examples in the form in which the network was trained on them.
