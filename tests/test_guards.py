@@ -35,6 +35,7 @@ OPTIONS = {
         "data_folder",
         "start",
         "atlas",
+        "labels",
         "compile",
         "examples",
         "rounds",

@@ -299,7 +299,7 @@ def test_what_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
     _raises(run, "not-rebuildable", {"path": run.folder}, client=6, data=None)
     _raises(run, "run-differs", {"known": {"part": "KeepNorms", "buffers": "average"}}, client=6, algorithm=fedper())
     _raises(run, "settings-differ", {"path": str(run.folder)}, client=6, model=lambda: Norms())
-    _raises(run, "out-of-range", {"setting": "rounds", "got": 0}, client=6, rounds=0)
+    _raises(run, "out-of-range", {"setting": "rounds", "got": -1}, client=6, rounds=-1)
     _raises(run, "names-unfit", {}, DataError, client=0, data=_renamed())
     augmented = image_run(tmp_path / "two", fedbn(), augment=Augment(padding=1))
     _raises(augmented, "not-rebuildable", {}, client=6)
@@ -373,7 +373,7 @@ def test_clients_of_one_size_do_not_lose_the_same_places(tmp_path: Path) -> None
     places = []
     for number, client in enumerate(adapter.federation):
         if len(client.train) == 8:
-            few = adapter._training_data(number, 3, 0).client.train
+            few = adapter._few(number, 3, 0).clients[number].train
             places.append(tuple(client.train.tolist().index(i) for i in few.tolist()))
     assert len(places) > 1
     assert len(set(places)) > 1

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedatlas.atlas.encoders.base import Embeddings, Encoder
     from fedatlas.atlas.encoders.registry import ENCODERS, make_encoder
     from fedatlas.atlas.floor import Comparison
+    from fedatlas.atlas.placing import Placement, place_newcomer
     from fedatlas.atlas.principal_angles import principal_angles
     from fedatlas.atlas.registry import SOURCES
     from fedatlas.atlas.settings import AtlasSettings
@@ -39,6 +40,7 @@ __all__ = [
     "IndexSettings",
     "IndexTraining",
     "Matching",
+    "Placement",
     "Summary",
     "Verdict",
     "atlas_disclosures",
@@ -51,6 +53,7 @@ __all__ = [
     "label_histogram",
     "make_atlas",
     "make_encoder",
+    "place_newcomer",
     "principal_angles",
     "train_index_network",
 ]
