@@ -152,6 +152,22 @@ def test_a_client_of_the_atlas_has_no_say_in_its_own_group() -> None:
     assert found.group == 1
 
 
+def test_a_client_that_is_alone_in_its_group_may_be_placed_there_again() -> None:
+    federation, embeddings = gaussian(["plain", "plain", "shifted"])
+    atlas = class_prototypes(federation, embeddings)
+    group_of = {"client-0": 0, "client-1": 0, "client-2": 1}
+    assert place_newcomer(atlas, group_of, federation, "client-2", embeddings=embeddings.examples).group == 1
+
+
+def test_an_atlas_of_other_classes_is_refused() -> None:
+    atlas, group_of = known()
+    federation, embeddings = newcomers(["plain"])
+    data = replace(federation.data, labels=federation.data.labels + 3, classes=tuple("abcdefghi"))
+    most = int(data.labels.max())
+    with raises(UsageError, "out-of-range", what="labels", got=most, most=5):
+        place_newcomer(atlas, group_of, replace(federation, data=data), "new-0", embeddings=embeddings.examples)
+
+
 def test_an_atlas_that_lacks_a_group_is_refused() -> None:
     atlas, group_of = known()
     federation, embeddings = newcomers(["plain"])

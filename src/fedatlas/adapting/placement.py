@@ -59,10 +59,13 @@ class Placer:
 
     @cached_property
     def atlas(self) -> Atlas | None:
-        """The atlas in the run's folder, if it knows its noise."""
+        """The atlas in the run's folder, if it knows its noise and a client of each group."""
         file = self.run.folder / ATLAS
-        atlas = Atlas.load(file) if file.exists() else None
-        return atlas if atlas is not None and atlas.summary is not None else None
+        if not file.exists():
+            return None
+        atlas = Atlas.load(file)
+        groups = {self.group_of[name] for name in atlas.names if name in self.group_of}
+        return atlas if atlas.summary is not None and len(groups) == len(self.state.groups) else None
 
     def given(
         self, count: int, group: int | Placement | Sequence[int | Placement] | None
@@ -114,13 +117,13 @@ class Placer:
                 run=str(self.run.folder),
                 algorithm=self.run.name,
             )
-        atlas = atlas or self.atlas
+        atlas = self.atlas if atlas is None else atlas
         if atlas is not None:
             return place_newcomer(atlas, self.group_of, few, few.clients[number].name, labels=labels)
         if not labels:
             raise UsageError(
-                f"{self.run.folder} keeps no atlas with a summary, so a client is placed by its loss, which needs "
-                "labels. Give atlas= (--atlas FILE) with a summary, or use labels.",
+                f"{self.run.folder} keeps no atlas with a summary of all groups, so a client is placed by its loss, which "
+                "needs labels. Give atlas= (--atlas FILE) with a summary, or use labels.",
                 code="missing-option",
                 option="atlas",
             )

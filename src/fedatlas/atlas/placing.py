@@ -101,7 +101,8 @@ def place_newcomer(
 
     Args:
         atlas: with a summary, as the sources ``class-prototypes`` and ``feature-average`` make it.
-        group_of: the groups of the atlas's clients, 0, 1, ..., by the clients' names; the newcomer's own is not used.
+        group_of: the groups of the atlas's clients, 0, 1, ..., by the clients' names. The newcomer's own is not used,
+            unless it is alone there.
         federation: it has the newcomer, and need not have the others.
         client: the newcomer's name.
         embeddings: (N, D), of the federation's examples by the atlas's encoder; None encodes the newcomer's.
@@ -115,6 +116,15 @@ def place_newcomer(
         embeddings = encode_newcomer(atlas, alone, client).examples.cpu()
     rows, named = embeddings[own], federation.data.labels.cpu()[own]
     by_class = labels and summary.labelled
+    if by_class and len(named) and int(named.max()) >= summary.counts.shape[1]:
+        raise UsageError(
+            f"client {client!r} has the class {int(named.max())}, but the atlas has {summary.counts.shape[1]} classes. "
+            "Number the newcomer's classes as the atlas's.",
+            code="out-of-range",
+            what="labels",
+            got=int(named.max()),
+            most=summary.counts.shape[1] - 1,
+        )
     with repeatable(torch.device("cpu")):
         if by_class or not summary.labelled:
             fit = fit_labelled(summary, groups, rows, named if by_class else torch.zeros_like(named))
@@ -255,19 +265,20 @@ def _decide(fit: Fit | None, alike: Sequence[set[int]], client: str, num_example
 
 
 def _grouped(atlas: Atlas, group_of: Mapping[str, int], client: str) -> tuple[Summary, Tensor]:
-    """Return the summary of the atlas's clients in groups, without the newcomer, and their groups."""
-    names = [name for name in atlas.names if name in group_of and name != client]
-    groups = torch.tensor([group_of[name] for name in names], dtype=torch.int64)
-    wanted = sorted({group for name, group in group_of.items() if name != client})
-    if not names or groups.unique().tolist() != wanted or wanted != list(range(len(wanted))):
+    """Return the summary of the atlas's clients in groups, and their groups; the newcomer's only if it is alone there."""
+    members = {name: group_of[name] for name in atlas.names if name in group_of}
+    if list(members.values()).count(members.get(client, -1)) > 1:
+        del members[client]
+    found, wanted = sorted(set(members.values())), sorted(set(group_of.values()))
+    if not found or found != list(range(len(wanted))):
         raise UsageError(
             f"the atlas of {len(atlas)} clients must have a client of each of the groups {wanted}, numbered from 0; it "
-            f"has those of groups {groups.unique().tolist()}. Use the atlas that the groups were made from.",
+            f"has those of groups {found}. Use the atlas that the groups were made from.",
             code="client-missing",
-            got=groups.unique().tolist(),
+            got=found,
             known=wanted,
         )
-    return atlas.known_summary().take(atlas.rows(names)), groups
+    return atlas.known_summary().take(atlas.rows(list(members))), torch.tensor(list(members.values()))
 
 
 def _named_alike(summary: Summary, groups: Tensor) -> list[set[int]]:
