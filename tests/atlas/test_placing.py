@@ -190,3 +190,5 @@ def test_a_placement_says_its_group_its_certainty_and_its_examples() -> None:
     assert placement.describe() == "group 2 (certainty 0.99, from 10 labelled examples)"
     one = replace(placement, num_examples=1, labelled=False)
     assert one.describe() == "group 2 (certainty 0.99, from 1 unlabelled example)"
+    by_loss = replace(placement, by="loss")
+    assert by_loss.describe() == "group 2 (certainty 0.99, by its loss on 10 labelled examples)"

@@ -185,7 +185,7 @@ def test_where_each_client_started_is_told_where_it_differs(folder: Path, tmp_pa
     [
         (["--start", "units"], "unknown start 'units'"),
         (["--start", "nearest"], "needs atlas= (--atlas FILE)"),
-        (["--start", "mean", "--atlas", "atlas.safetensors"], "--atlas is for --start nearest only"),
+        (["--start", "mean", "--atlas", "atlas.safetensors"], "--atlas is for --start nearest or group only"),
         (["--data-folder", "data"], "give --data NAME"),
         (["--onnx"], "give --save FOLDER"),
         (["--save", __file__], "is a file, and a folder is needed there"),

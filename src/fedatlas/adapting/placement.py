@@ -122,8 +122,8 @@ class Placer:
             return place_newcomer(atlas, self.group_of, few, few.clients[number].name, labels=labels)
         if not labels:
             raise UsageError(
-                f"{self.run.folder} keeps no atlas with a summary of all groups, so a client is placed by its loss, which "
-                "needs labels. Give atlas= (--atlas FILE) with a summary, or use labels.",
+                f"{self.run.folder} keeps no atlas with a summary of all groups, so a client is placed by its loss, "
+                "which needs labels. Give atlas= (--atlas FILE) with a summary, or use labels.",
                 code="missing-option",
                 option="atlas",
             )

@@ -72,7 +72,8 @@ class Placement:
         if self.group is None:
             return f"not placed: {self.reason}"
         examples = f"{self.num_examples} {'' if self.labelled else 'un'}labelled example{'s'[: self.num_examples != 1]}"
-        return f"group {self.group} (certainty {self.certainty:.2f}, from {examples})"
+        how = "by its loss on" if self.by == "loss" else "from"
+        return f"group {self.group} (certainty {self.certainty:.2f}, {how} {examples})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a record."""
@@ -265,7 +266,7 @@ def _decide(fit: Fit | None, alike: Sequence[set[int]], client: str, num_example
 
 
 def _grouped(atlas: Atlas, group_of: Mapping[str, int], client: str) -> tuple[Summary, Tensor]:
-    """Return the summary of the atlas's clients in groups, and their groups; the newcomer's only if it is alone there."""
+    """Return the summary of the atlas's clients in groups, and their groups; of the newcomer only if it is alone."""
     members = {name: group_of[name] for name in atlas.names if name in group_of}
     if list(members.values()).count(members.get(client, -1)) > 1:
         del members[client]
