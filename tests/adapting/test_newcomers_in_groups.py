@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from fedatlas.adapting import Adapter, load_personalised, read_about
 from fedatlas.adapting.placement import place_by_loss
 from fedatlas.algorithms import cfl, fedavg, fedbn, ifca
+from fedatlas.algorithms import grouped as from_atlas
 from fedatlas.atlas import Atlas, make_atlas
 from fedatlas.atlas.from_run import run_atlas
 from fedatlas.cli.app import app
@@ -279,6 +280,17 @@ def test_the_command_places_clients_of_a_file_and_leaves_out_those_it_cannot(run
     wrong = CliRunner().invoke(app, ["adapt", str(run.folder), "--no-labels"])
     assert wrong.exit_code == 2
     assert "--no-labels is for --start group" in wrong.output
+
+
+def test_groups_of_an_atlas_are_placed_by_it_without_a_file(tmp_path: Path) -> None:
+    federation = kinds_federation()
+    atlas = make_atlas(federation, source="class-prototypes", encoder="builtin", progress=False)
+    algorithm = from_atlas(fedavg(), atlas)
+    assert isinstance(algorithm.sharing, ByGroup)
+    run = trained(tmp_path / "run", algorithm, keeps=False)
+    for name in NEWCOMERS:
+        placement = opened(run, algorithm).place(name, examples=12)
+        assert (placement.group, placement.by) == (algorithm.sharing.groups[name], "vector")
 
 
 def test_an_atlas_may_be_given_and_must_belong_to_the_groups(adapter: Adapter) -> None:

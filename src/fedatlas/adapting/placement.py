@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedatlas.adapting.models import GroupModels
 from fedatlas.adapting.starts import Starts
+from fedatlas.algorithms.grouped import AtlasGroups, TriedGroups
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.placing import Placement, place_newcomer
 from fedatlas.client.data import ResidentData
@@ -59,11 +60,14 @@ class Placer:
 
     @cached_property
     def atlas(self) -> Atlas | None:
-        """The atlas in the run's folder, if it knows its noise and a client of each group."""
-        file = self.run.folder / ATLAS
-        if not file.exists():
+        """The atlas that made the groups, or the one in the run's folder; None without a summary of all groups."""
+        sharing, file = self.runner.algorithm.sharing, self.run.folder / ATLAS
+        if isinstance(sharing, AtlasGroups | TriedGroups):
+            atlas = sharing.atlas
+        elif file.exists():
+            atlas = Atlas.load(file)
+        else:
             return None
-        atlas = Atlas.load(file)
         groups = {self.group_of[name] for name in atlas.names if name in self.group_of}
         return atlas if atlas.summary is not None and len(groups) == len(self.state.groups) else None
 
