@@ -8,7 +8,7 @@ from fedatlas.algorithms.ifca import ByLoss, ifca
 from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import UsageError
 from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import GroupState
+from fedatlas.parts.types import Candidate, GroupState
 from fedatlas.training.groups import choose_groups, evaluate
 from fedatlas.training.rounds import initial_state, play
 from raising import raises
@@ -29,10 +29,8 @@ def test_a_client_trains_the_model_with_the_lowest_loss() -> None:
             for w, own in zip(models, state.groups, strict=True)
         )
         state = replace(state, groups=groups)
-        assert choose_groups(algorithm.sharing, simulator, state, [0, 1]).tolist() == [0, 1]
+        assert choose_groups(algorithm.sharing, simulator, state, [0, 1], 1).tolist() == [0, 1]
         candidates = [state.model(0), state.model(1)]
-        from fedatlas.parts.types import Candidate
-
         found = simulator.losses([Candidate(*model) for model in candidates], [0, 1])
         assert found[0].means.tolist() == pytest.approx([0.126928, 2.126928], abs=1e-6)
         assert found[1].means.tolist() == pytest.approx([4.018150, 0.018150], abs=1e-6)
@@ -42,6 +40,13 @@ def test_a_client_trains_the_model_with_the_lowest_loss() -> None:
         assert last.record.groups == (0, 1)
         # A client that has not taken part chooses for its test.
         assert len(evaluate(algorithm, simulator, last.state)) == 2
+
+
+def test_a_model_that_no_client_takes_stays() -> None:
+    federation = line_federation(([2], [0]), ([4], [0]))
+    with Simulator(algorithm := ifca(3), Line(), federation, workers=1) as simulator:
+        for last in play(algorithm, simulator, rounds=2):
+            assert len(last.state.groups) == 3
 
 
 def test_the_first_models_differ_and_are_drawn_alike() -> None:

@@ -61,7 +61,7 @@ def test_a_custom_metric_scores_every_client_whatever_the_workers() -> None:
         with Simulator(
             fedavg(), tiny_model(federation), federation, workers=workers, metrics=["macro_f1"]
         ) as simulator:
-            shared, buffers, _ = simulator.initial()
+            shared, buffers, *_ = simulator.initial()
             scores = simulator.evaluate(shared, buffers, range(len(federation)))
             found.append([score.others["macro_f1"] for score in scores])
     assert found[0] == found[1]

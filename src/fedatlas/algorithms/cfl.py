@@ -72,7 +72,7 @@ class BySplitting(Sharing):
                 after[apart] = len(parents)
                 parents.append(group)
         # A client that is held out has no change: it stays in the first part.
-        return Regrouped(after if len(parents) > int(group_of.max()) + 1 else group_of, parents, memory)
+        return Regrouped(after, memory, parents)
 
     def _part(self, cohort: Cohort) -> list[int]:
         """Return the clients that leave a group, or none; the smallest client id stays."""

@@ -56,10 +56,10 @@ class Regrouped(NamedTuple):
 
     group_of: Tensor
     """int64 (clients,): the group of each client, or ``COMMON``."""
-    parents: Sequence[int]
-    """For each group after the round, the group before it whose model and memory it takes over."""
     memory: Tensors
     """The part's new memory."""
+    parents: Sequence[int] | None = None
+    """For each group after the round, the group before it whose model and memory it takes over; None: as before."""
 
 
 class Sharing(ServerPart):
@@ -126,7 +126,7 @@ class Sharing(ServerPart):
 
     def observe(self, memory: Tensors, group_of: Tensor, cohorts: Mapping[int, Cohort]) -> Regrouped:
         """Return the groups after a round, given the uploads of each group that had any."""
-        return Regrouped(group_of, range(int(group_of.max()) + 1), memory)
+        return Regrouped(group_of, memory)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +208,7 @@ class ByGroup(Sharing):
         training = next((client.name for client in missing if not client.held_out), None)
         if training is not None:
             raise _without_group(training)
-        if not missing:
+        if not missing or self.keeps_common:
             return []
         return [
             f"{len(missing)} held-out clients have no group ({missing[0].name}, ...) and are not tested: no model is "

@@ -111,7 +111,7 @@ class ByTrial(ByGroup):
         begun = memory[BEGUN].clone()
         for cohort in cohorts.values():
             begun[[upload.client for upload in cohort.uploads]] = True
-        return Regrouped(group_of, range(len(memory[LEFT])), {**memory, BEGUN: begun})
+        return Regrouped(group_of, {**memory, BEGUN: begun})
 
     def decide(
         self,

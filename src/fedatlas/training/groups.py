@@ -128,7 +128,9 @@ class Groups:
             return state
         cohorts = {group: pool.cohort for group, pool in pools.groups.items() if pool.uploads}
         found = self.sharing.observe(state.memory.get(self.key, {}), trained, cohorts)
-        groups = tuple(state.groups[parent] for parent in found.parents)
+        groups = state.groups
+        if found.parents is not None:
+            groups = tuple(groups[parent] for parent in found.parents)
         serving = state.group_of if plan.group_of is not None else found.group_of
         memory: Memory = {**state.memory, self.key: found.memory}
         return replace(state, groups=groups, group_of=serving, memory=memory)
