@@ -3,9 +3,9 @@
 python -m papers.tools.groups --data FOLDER --cells rotated-mnist,permuted-mnist --seeds 0,1,2 --out FILE
 
 FOLDER holds mnist.npz and, if asked for, cifar10.npz (x_train, y_train); the digits are embedded. IFCA gets the true
-number of groups and is started three times, of which the run with the lowest training loss counts. CFL's thresholds are
-chosen from a grid on seed 10, which is not reported. Accuracy is the mean over clients of their own test parts after
-the last round. ``--jobs`` runs are made at a time.
+number of groups and is started ``--starts`` times, of which the run with the lowest training loss counts. CFL's
+thresholds are chosen from a grid on seed 10, which is not reported. Accuracy is the mean over clients of their own test
+parts after the last round. ``--jobs`` runs are made at a time.
 """
 
 from __future__ import annotations
@@ -19,25 +19,24 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
 from fedatlas import Algorithm, Federation, Run, Settings, federate, from_arrays, load_dataset, make_atlas, train
-from fedatlas.algorithms import cfl, fedavg, grouped, ifca
+from fedatlas.algorithms import cfl, fedavg, fedbn, grouped, ifca
 from fedatlas.algorithms.ifca import ByLoss
 from fedatlas.atlas.encoders.projection import WIDTH
-from fedatlas.data import Dirichlet, Iid, PermutedLabels, Rotated
+from fedatlas.data import Dirichlet, DomainImbalance, Iid, NaturalId, PermutedLabels, Rotated
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.partitions.basic import Partition
 from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.sharing import ByGroup
+from fedatlas.parts.sharing import ByGroup, Level
 from fedatlas.parts.trial import ByTrial
 
 TUNING_SEED = 10
-RESTARTS = 3
 GRID = [(eps1, eps2) for eps1 in (0.1, 0.2, 0.4, 0.8) for eps2 in (0.2, 0.4, 0.8, 1.6) if eps2 >= eps1]
 
 
@@ -52,6 +51,7 @@ class Cell:
     rounds: int = 40
     lr: float = 0.05
     groups: int = 4
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     def federation(self, folder: Path, seed: int) -> Federation:
         """Return the clients."""
@@ -73,17 +73,19 @@ CELLS: dict[str, Cell] = {
         data="cifar10",
         partition=lambda: PermutedLabels(num_clients=24),
         model="resnet18",
-        options={"norm": "batch"},
-        rounds=60,
+        precision="bfloat16",
     ),
     "dirichlet-cifar10": Cell(
         data="cifar10",
         partition=lambda: Dirichlet(num_clients=24, alpha=0.3),
         model="resnet18",
-        options={"norm": "batch"},
-        rounds=60,
+        precision="bfloat16",
         groups=1,
     ),
+    "digits-domains": Cell(
+        data="digits", partition=lambda: DomainImbalance(factor=5), options={"norm": "batch"}, groups=5
+    ),
+    "heart": Cell(data="heart", partition=NaturalId, model="mlp", rounds=20),
     "iid-digits": Cell(data="digits", partition=lambda: Iid(num_clients=12), groups=1, rounds=20),
 }
 
@@ -103,8 +105,8 @@ class Job:
 
 def load(name: str, folder: Path) -> Dataset:
     """Return a data set by its name."""
-    if name == "digits":
-        return load_dataset("digits")
+    if name in ("digits", "heart"):
+        return load_dataset(name)
     with np.load(folder / f"{name}.npz") as file:
         images, labels = file["x_train"], file["y_train"]
     return from_arrays(images, labels.reshape(-1).astype(np.int64), name=name)
@@ -113,13 +115,14 @@ def load(name: str, folder: Path) -> Dataset:
 def build(job: Job, federation: Federation) -> tuple[Algorithm, dict[str, Any]]:
     """Return a method's algorithm, and what is known of it before training."""
     cell = CELLS[job.cell]
-    kinds = [client.type for client in federation]
-    match job.method:
+    kinds = [str(client.kind) for client in federation]
+    method, _, level = job.method.partition(" at ")
+    match method:
         case "fedavg":
             return fedavg(), {}
         case "true groups":
             numbers = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
-            named = {client.name: numbers[client.type] for client in federation}
+            named = {client.name: numbers[str(client.kind)] for client in federation}
             return replace(fedavg(), sharing=ByGroup(groups=named)), {"ari": 1.0}
         case "auto":
             began = time.perf_counter()
@@ -132,8 +135,10 @@ def build(job: Job, federation: Federation) -> tuple[Algorithm, dict[str, Any]]:
                 "seconds of the atlas": round(encoded - began, 2),
                 "seconds of the verdict": round(time.perf_counter() - encoded, 2),
             }
-            algorithm = grouped(fedavg(), atlas)
+            algorithm = grouped(fedavg(), atlas, level=cast(Level, level or "all"))
             return algorithm, {**known, "reason": getattr(algorithm.sharing, "reason", "")}
+        case "fedbn":
+            return fedbn(), {}
         case "ifca":
             return ifca(cell.groups, seed=job.options[0]), {}
     return cfl(eps1=job.options[0], eps2=job.options[1], after=5), {}
@@ -149,14 +154,14 @@ def play(job: Job) -> dict[str, Any]:
     run = train(
         federation,
         algorithm.with_optimizer(SGD(lr=cell.lr)),
-        Settings(evaluate_every=5, workers=1, device=job.device),
+        Settings(evaluate_every=5, workers=1, device=job.device, precision=cell.precision),
         model=cell.model,
         model_options=cell.options,
         rounds=job.rounds or cell.rounds,
         seed=job.seed,
         progress=False,
     )
-    kinds = [client.type for client in federation]
+    kinds = [str(client.kind) for client in federation]
     state = run.checkpoint().state
     served = None if state.group_of is None else state.group_of.tolist()
     if "ari" not in known:
@@ -168,6 +173,7 @@ def play(job: Job) -> dict[str, Any]:
         "options": list(job.options),
         "accuracy": run.last["client_mean"],
         "worst client": run.last["worst_client"],
+        "kinds": dict(run.last.get("domains", {})),
         "train loss": run.rounds[-1]["train_loss"],
         "models": len(state.groups),
         "seconds": round(time.perf_counter() - began, 1),
@@ -203,7 +209,7 @@ def jobs(options: argparse.Namespace, chosen: dict[str, tuple[float, float]]) ->
             shared = {**common, "rounds": options.rounds}
             for method in options.methods:
                 if method == "ifca" and CELLS[name].groups > 1:
-                    yield from (Job(method=method, options=(start,), **shared) for start in range(RESTARTS))
+                    yield from (Job(method=method, options=(start,), **shared) for start in range(options.starts))
                 elif method == "cfl" and name in chosen:
                     yield Job(method=method, options=chosen[name], **shared)
                 elif method not in ("ifca", "cfl") and (method != "true groups" or CELLS[name].groups > 1):
@@ -222,11 +228,11 @@ def tuned(options: argparse.Namespace, pool: ProcessPoolExecutor) -> dict[str, t
             options=pair,
             folder=options.data,
             device=options.device,
-            rounds=options.rounds,
+            rounds=options.tuning_rounds or options.rounds,
         )
         for name in options.cells
         if CELLS[name].groups > 1
-        for pair in GRID
+        for pair in options.grid
     ]
     found: dict[str, tuple[float, tuple[float, float]]] = {}
     for job, result in zip(tries, pool.map(play, tries), strict=True):
@@ -264,6 +270,11 @@ def table(results: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def pairs(text: str) -> list[tuple[float, ...]]:
+    """Return pairs of numbers."""
+    return [tuple(float(part) for part in pair.split(":")) for pair in text.split(",")]
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -272,6 +283,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1, 2])
     parser.add_argument("--methods", type=lambda text: text.split(","), default="fedavg,true groups,auto,ifca,cfl")
     parser.add_argument("--rounds", type=int, default=None)
+    parser.add_argument("--tuning-rounds", type=int, default=None)
+    parser.add_argument("--starts", type=int, default=3, help="of IFCA")
+    parser.add_argument("--grid", type=pairs, default=GRID, help="of CFL's thresholds: EPS1:EPS2,...")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=None)

@@ -40,30 +40,32 @@ def test_a_gain_without_spread_is_certain_and_finite() -> None:
     assert gain_score({}) == 0
 
 
-def test_a_group_leaves_above_the_threshold_and_comes_back_where_it_loses() -> None:
+def test_at_the_end_a_group_leaves_above_the_threshold() -> None:
     """Four examples each. Group 0 gains 1 with mean square 2: t = 1 / sqrt(4/3 / 4) = 1.73; group 1 gains 0.1 with mean
     square 0.0101: t = 0.1 / sqrt(1e-4 * 4/3 / 4) = 17.3."""
-    trial = ByTrial(groups=NAMES)
     found = {0: {0: losses(2, 1, 2)}, 1: {1: losses(1.0, 0.9, 0.0101)}}
-    serving, memory = trial.decide(remembered(False, False), ROSTER, found, 40, 40)
+    serving, memory = ByTrial(groups=NAMES).decide(remembered(False, False), ROSTER, found, 40, 40)
     assert serving.tolist() == [COMMON, 1, COMMON, 1]
     assert memory[SCORE].tolist() == pytest.approx([1.7321, 17.3205], abs=1e-3)
-    worse = {0: {0: losses(2, 1, 2)}, 1: {1: losses(0.9, 1.0, 0.0101)}}
-    serving, memory = trial.decide(remembered(True, True), ROSTER, worse, 40, 40)
-    assert memory[LEFT].tolist() == [True, False]
-    assert serving.tolist() == [0, COMMON, 0, COMMON]
 
 
-def test_in_the_first_of_several_trials_a_group_must_gain_twice_as_clearly() -> None:
-    """d of mean 0.1 and mean square 0.0101 over 4 examples has t = 17.3: between 10 and twice 10."""
-    trial, found = ByTrial(groups=NAMES, threshold=10), {1: {1: losses(1.0, 0.9, 0.0101)}}
-    left = [trial.decide(remembered(False, False), ROSTER, found, n, 100)[1][LEFT].tolist() for n in (31, 56, 100)]
-    assert left == [[False, False], [False, True], [False, True]]
+@pytest.mark.parametrize(("threshold", "left"), [(8.0, [True, True]), (9.0, [False, False])])
+def test_after_the_short_trial_all_groups_leave_or_none(threshold: float, left: list[bool]) -> None:
+    """Group 0 gains 0.2 with mean square 0.0401: t = 34.6; group 1 has 17.3. Both are above 16, and one is below 18."""
+    found = {0: {0: losses(1.0, 0.8, 0.0401)}, 1: {1: losses(1.0, 0.9, 0.0101)}}
+    trial = ByTrial(groups=NAMES, threshold=threshold)
+    serving, memory = trial.decide(remembered(False, False), ROSTER, found, 29, 100)
+    assert memory[SCORE].tolist() == pytest.approx([34.641, 17.3205], abs=1e-3)
+    assert memory[LEFT].tolist() == left
+    assert serving.tolist() == ([0, 1, 0, 1] if left[0] else [COMMON] * 4)
+    begun = {**remembered(False, False), BEGUN: torch.tensor([True, False, True, True])}
+    _, memory = trial.decide(begun, ROSTER, found, 29, 100)
+    assert memory[BEGUN].tolist() == ([True, False, True, True] if left[0] else [False] * 4)
 
 
-def test_trials_come_after_a_quarter_and_half_of_the_rounds_and_at_the_end() -> None:
-    trial = ByTrial(groups=NAMES, pilot=2)
-    assert trial.trials(40) == [range(11, 13), range(21, 23), range(37, 41)]
+def test_trials_come_after_a_quarter_of_the_rounds_and_at_the_end() -> None:
+    trial = ByTrial(groups=NAMES, pilot=4)
+    assert trial.trials(40) == [range(11, 15), range(33, 41)]
     assert trial.trials(6) == [range(5, 7)]
     assert trial.trials(3) == [range(2, 4)]
 
@@ -80,13 +82,12 @@ def test_a_trial_takes_turns_and_compares_at_its_end() -> None:
     assert [plan.compares for plan in plans] == [False, False, False, True]
 
 
-def test_after_a_trial_those_that_left_train_in_turn_with_all() -> None:
-    trial, memory = ByTrial(groups=NAMES, pilot=2), remembered(False, True)
-    turns = [trial.plan(memory, ROSTER, number, 40) for number in (25, 26)]
-    assert [plan.common for plan in turns] == [True, False]
-    assert turns[1].drawn_from == [[1, 3]]
-    everyone = [trial.plan(remembered(True, True), ROSTER, number, 40) for number in (25, 26)]
-    assert [plan.common for plan in everyone] == [False, False]
+def test_after_all_have_left_only_groups_train() -> None:
+    trial, memory = ByTrial(groups=NAMES, pilot=4), remembered(True, True)
+    plans = [trial.plan(memory, ROSTER, number, 40) for number in (15, 16, 33, 40)]
+    assert not any(plan.common or plan.holds_back or plan.compares or plan.begins for plan in plans)
+    assert [list(plan.restarts) for plan in plans] == [[0, 1, 2, 3]] * 4  # none of them has begun
+    assert all(plan.group_of is not None for plan in plans)
 
 
 def test_before_the_trial_it_is_the_base_bit_for_bit() -> None:

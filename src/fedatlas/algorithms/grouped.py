@@ -91,7 +91,8 @@ def decide(
         )
         return AtlasGroups(groups=members, level=level, atlas=atlas, reason=why)
     why = (
-        f"One model, which each of {verdict.count} groups leaves if a trial of {2 * pilot} rounds shows that it gains. "
+        f"One model, which each of {verdict.count} groups leaves if a trial of up to {2 * pilot} rounds shows that it "
+        "gains. "
         f"{verdict.inputs.evidence}"
     )
     return TriedGroups(groups=members, level=level, pilot=pilot, threshold=threshold, atlas=atlas, reason=why)

@@ -31,10 +31,9 @@ class ByTrial(ByGroup):
 
         t = mean d / (sd d / sqrt(N)) > threshold          over the N held-back examples of the group's clients
 
-    There are trials after a quarter and after half of the rounds, if these are many, and one at the end. In the first,
-    a group must gain twice as clearly. Between them the common model goes on with all clients, also those of groups
-    that left, in turn with the models of the groups that left; a group comes back if a later trial shows that it loses.
-    If all groups have left, only their models go on, without more trials.
+    There is one trial at the end of the run, and a short one after a quarter of the rounds, if there are enough. After
+    the short one either all groups leave, if each of them gains twice as clearly, or none does: as long as one group
+    needs the common model, all clients train it, because a small group would lose their help.
     """
 
     name: ClassVar[str] = "by_trial"
@@ -45,9 +44,9 @@ class ByTrial(ByGroup):
         Disclosure("squares", "the mean square of the difference of both", "losses", (2,), torch.float64),
     )
     pilot: int = 5
-    """Rounds of each kind in the last trial, at most an eighth of all; the others have half as many."""
+    """Rounds of each kind in the last trial, at most an eighth of all; the short one has half as many."""
     threshold: float = 3.0
-    """How large t must be for a group to leave; in the first of several trials, twice that."""
+    """How large t must be for a group to leave; after the short trial, twice that for all groups."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,39 +71,30 @@ class ByTrial(ByGroup):
         """Return the rounds of each trial.
 
         >>> ByTrial(groups={"a": 0, "b": 1}).trials(100)
-        [range(26, 32), range(51, 57), range(91, 101)]
+        [range(26, 30), range(91, 101)]
         """
         pilot = min(self.pilot, max(1, rounds // 8))
         late = range(max(1, rounds - 2 * pilot + 1), rounds + 1)
-        short = (pilot + 1) // 2
-        early = [range(first + 1, first + 1 + 2 * short) for first in (rounds // 4, rounds // 2)]
-        return [*early, late] if early[0].stop <= early[1].start and early[1].stop < late.start else [late]
+        first = rounds // 4 + 1
+        short = range(first, first + 2 * max(1, pilot // 2))
+        return [short, late] if short.start > 2 and short.stop < late.start else [late]
 
     def plan(self, memory: Tensors, roster: Roster, round: int, rounds: int) -> Plan:
-        """Return the turn of the common model or of the groups, in a trial or outside of one."""
-        place = self.place(roster)
-        left = memory[LEFT].nonzero()[:, 0]
+        """Return the turn of the common model or of the groups."""
+        place, begun = self.place(roster), memory[BEGUN]
+        if memory[LEFT].any():
+            return Plan(group_of=place, branch=True, restarts=_others(begun))
         trial = next((trial for trial in self.trials(rounds) if round in trial), None)
-        everyone = len(left) == len(memory[LEFT])
-        if trial is not None and not everyone:
-            if (round - trial.start) % 2 == 0:
-                return Plan(common=True, branch=True, holds_back=True)
-            begins = (~memory[LEFT]).nonzero()[:, 0] if round == trial.start + 1 else left[:0]
-            begun = memory[BEGUN] & ~torch.isin(place, begins)
-            return Plan(
-                group_of=place,
-                branch=True,
-                begins=begins.tolist(),
-                restarts=(~begun).nonzero()[:, 0].tolist(),
-                holds_back=True,
-                compares=round == trial[-1],
-            )
-        if not len(left) or (not everyone and round % 2):
-            return Plan(common=True, branch=True)
-        leavers = self._served(place, left)
-        drawn = [client.id for client in roster if leavers[client.id] != COMMON and not client.held_out]
-        restarts = [client for client in drawn if not memory[BEGUN][client]]
-        return Plan(group_of=leavers, branch=True, restarts=restarts, drawn_from=[drawn])
+        if trial is None or (round - trial.start) % 2 == 0:
+            return Plan(common=True, branch=True, holds_back=trial is not None)
+        return Plan(
+            group_of=place,
+            branch=True,
+            begins=range(len(memory[LEFT])) if round == trial.start + 1 else (),
+            restarts=_others(begun),
+            holds_back=True,
+            compares=round == trial[-1],
+        )
 
     def observe(self, memory: Tensors, group_of: Tensor, cohorts: Mapping[int, Cohort]) -> Regrouped:
         """Remember who has trained a group's model."""
@@ -121,23 +111,27 @@ class ByTrial(ByGroup):
         round: int,
         rounds: int,
     ) -> tuple[Tensor, Tensors]:
-        """Let the groups leave whose t is above the threshold, and those come back that lose by having left."""
+        """Let the groups leave whose t is above the threshold; after the short trial, all or none."""
         scores = torch.tensor(
             [gain_score(losses.get(group, {})) for group in range(len(memory[LEFT]))], dtype=torch.float64
         )
-        first, *others = self.trials(rounds)
-        threshold = 2 * self.threshold if others and round in first else self.threshold
-        left = torch.where(memory[LEFT], scores > 0, scores > threshold)
-        serving = self._served(self.place(roster), left.nonzero()[:, 0])
-        return serving, {**memory, LEFT: left, SCORE: scores}
+        if round in self.trials(rounds)[-1]:
+            left = scores > self.threshold
+        else:
+            left = (scores > 2 * self.threshold).all().expand(len(scores)).clone()
+        place = self.place(roster)
+        serving = torch.where(torch.isin(place, left.nonzero()[:, 0]), place, COMMON)
+        # If none leaves, all begin again in the next trial.
+        return serving, {LEFT: left, BEGUN: memory[BEGUN] & left.any(), SCORE: scores}
 
     def remarks(self, memory: Tensors) -> dict[str, Any]:
         """Return which groups have left, and each group's t in the last trial."""
         return {"left": memory[LEFT].nonzero()[:, 0].tolist(), "t": [round(t, 3) for t in memory[SCORE].tolist()]}
 
-    def _served(self, place: Tensor, left: Tensor) -> Tensor:
-        """Return the group that serves each client: its own if that has left, else none."""
-        return torch.where(torch.isin(place, left), place, COMMON)
+
+def _others(begun: Tensor) -> list[int]:
+    """Return the clients that have not begun with their group's model."""
+    return (~begun).nonzero()[:, 0].tolist()
 
 
 def gain_score(losses: Mapping[int, ClientLosses]) -> float:
