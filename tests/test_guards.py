@@ -20,11 +20,11 @@ from fedatlas.training.train import fingerprint
 ROOT = Path(__file__).parent.parent
 
 DOOR = """
-SGD Adam Algorithm AlgorithmCheckError Atlas Batch Client ClientContext ClientData ClientInfo Cohort Config DataError
-Dataset Disclosure FedatlasError Federation LocalOptimizer Output Roster Run RunFolderError Sampler Seeds ServerRule
-Settings Simulator Split Tensors Term TrainingError UsageError Verdict Weighting adapt adapting algorithms atlas
-check_algorithm compare data federate from_arrays from_image_folder from_npz from_table load_dataset make_atlas models
-play report testing train
+SGD Adam Algorithm AlgorithmCheckError Atlas Batch ByGroup Client ClientContext ClientData ClientInfo Cohort Config
+DataError Dataset Disclosure FedatlasError Federation LocalOptimizer Output Roster Run RunFolderError Sampler Seeds
+ServerRule Settings Sharing Simulator Split Tensors Term TrainingError UsageError Verdict Weighting adapt adapting
+algorithms atlas check_algorithm compare data federate from_arrays from_image_folder from_npz from_table load_dataset
+make_atlas models play report testing train
 """
 
 OPTIONS = {

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
     from fedatlas.parts.sampler import Sampler
     from fedatlas.parts.server_rule import ServerRule
+    from fedatlas.parts.sharing import ByGroup, Sharing
     from fedatlas.parts.split import Split
     from fedatlas.parts.types import Batch, ClientInfo, Cohort, Output, Roster, Tensors
     from fedatlas.parts.weighting import Weighting
@@ -51,6 +52,7 @@ __all__ = [
     "AlgorithmCheckError",
     "Atlas",
     "Batch",
+    "ByGroup",
     "Client",
     "ClientContext",
     "ClientData",
@@ -71,6 +73,7 @@ __all__ = [
     "Seeds",
     "ServerRule",
     "Settings",
+    "Sharing",
     "Simulator",
     "Split",
     "Tensors",

@@ -167,7 +167,7 @@ class TrainingLoop:
         summary: dict[str, Any] = {}
         if scores:
             line["tested"] = {
-                "model": "the aggregated shared parameters" + (" with each client's own" if self.has_personal else ""),
+                "model": self._tested(),
                 "data": "each client's test part",
                 "clients": "all, held-out ones apart",
             }
@@ -178,6 +178,11 @@ class TrainingLoop:
         if record.own:
             line["own"] = summarize(record.own, self.domains)
         return summary, {**line, **self.clients.remarks(record.round)}
+
+    def _tested(self) -> str:
+        """Return which model a client is tested with, in words."""
+        whose = "the aggregated shared parameters" + (" of its group" if self.state.group_of is not None else "")
+        return whose + (" with each client's own" if self.has_personal else "")
 
     def _write(self, record: RoundRecord, scores: list[ClientScore], line: dict[str, Any]) -> None:
         """Write a round's line and those of its clients."""
