@@ -47,6 +47,12 @@ class Kind:
 
     look: str = "plain"
     naming: Naming = tuple(range(10))
+    noise: float = 0.0
+    """The share of labels that are replaced, each by one of the other nine."""
+    images: int | None = None
+    """How many it has; None: as many as the recipe says."""
+    classes: int = 10
+    """How many classes it has, drawn at random."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +119,9 @@ class Pool:
             # Under all looks an image belongs to one client, as its embedding could tell otherwise.
             deck = decks.setdefault("" if self.domains is None else kind.look, _Decks(labels, rng))
             count = round(recipe.images * float(np.exp(rng.uniform(np.log(0.2), np.log(3))))) if recipe.uneven else None
-            own = deck.deal(count or recipe.images, recipe.alpha)
+            own = deck.deal(kind.images or count or recipe.images, recipe.alpha, kind.classes)
             examples.append(vectors[own])
-            names.append(np.array(kind.naming)[labels[own]])
+            names.append(_mislabelled(np.array(kind.naming)[labels[own]], kind.noise, seed, len(parts)))
             parts.append(len(own))
         ends = np.cumsum([0, *parts])
         called = torch.from_numpy(np.concatenate(names))
@@ -148,14 +154,27 @@ class _Decks:
         self.dealt = [0] * 10
         self.shares = np.bincount(labels, minlength=10) / len(labels)
 
-    def deal(self, count: int, alpha: float | None) -> np.ndarray:
+    def deal(self, count: int, alpha: float | None, classes: int = 10) -> np.ndarray:
         shares = self.shares if alpha is None else self.rng.dirichlet([alpha] * 10)
+        if classes < 10:
+            lacking = self.rng.permutation(10)[classes:]
+            shares = np.where(np.isin(np.arange(10), lacking), 0.0, shares + 1e-9)
+            shares = shares / shares.sum()
         return np.concatenate([self._take(k, n) for k, n in enumerate(self.rng.multinomial(count, shares))])
 
     def _take(self, k: int, count: int) -> np.ndarray:
         places = (self.dealt[k] + np.arange(count)) % len(self.decks[k])
         self.dealt[k] += count
         return self.decks[k][places]
+
+
+def _mislabelled(labels: np.ndarray, share: float, seed: int, client: int) -> np.ndarray:
+    """Return labels of which a share is replaced by others."""
+    if not share:
+        return labels
+    rng = numpy_generator(seed, "noisy labels", client)
+    chosen = rng.random(len(labels)) < share
+    return np.where(chosen, (labels + rng.integers(1, 10, len(labels))) % 10, labels)
 
 
 def _encode(images: np.ndarray, labels: np.ndarray) -> Tensor:

@@ -222,13 +222,13 @@ def refine(cells: Cells, labels: Tensor, evidence: Evidence) -> Tensor:
 def _best(members: Cells, labels: Tensor, pooled: Cells, evidence: Evidence) -> Tensor:
     """Return the group that each member fits best, and its own where no other is better."""
     table = scores(members, pooled, evidence)
-    own = own_scores(members, _without(pooled.take(labels), members), evidence)
+    own = own_scores(members, without(pooled.take(labels), members), evidence)
     table[torch.arange(len(labels)), labels] = own
     best = table.max(1)
     return torch.where(best.values > own, best.indices, labels)
 
 
-def _without(groups: Cells, members: Cells) -> Cells:
+def without(groups: Cells, members: Cells) -> Cells:
     """Return each group without its member at the same position."""
     counts = groups.counts - members.counts
     precisions = torch.where(counts > 0, groups.precisions - members.precisions, 0.0)

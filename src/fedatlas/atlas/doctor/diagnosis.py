@@ -1,0 +1,139 @@
+"""The diagnosis of a federation: how clients differ, whose data are probably wrong, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedatlas.atlas.doctor.suspect import Suspect
+from fedatlas.atlas.verdict import Finding
+
+NOTHING, ADVICE, SUSPECT = 0, 1, 2
+"""Exit statuses of ``fedatlas check``: one model for all; something to do; a client to look at."""
+MOST_SHOWN = {"groups": 5, "suspects": 6, "different": 4}
+"""Lines of each part of the text, so that all fits on a screen."""
+MOST_NAMED = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One client."""
+
+    name: str
+    examples: int
+    """For training."""
+    classes: int
+    """How many of them it has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """How the clients of a federation differ, whose data are probably wrong, and what to do."""
+
+    data: str
+    """The data set's name."""
+    clients: tuple[Member, ...]
+    num_classes: int
+    inputs: Finding
+    label_shares: Finding
+    labelling: Finding
+    groups: tuple[int, ...]
+    """The number of each client's group; clients of one group do not differ beyond noise."""
+    suspects: tuple[Suspect, ...]
+    """Clients whose data are probably wrong."""
+    different: tuple[Suspect, ...]
+    """Clients that are rare but right, as far as can be told."""
+    remarks: tuple[str, ...]
+    """What cannot be told apart."""
+    advice: tuple[str, ...]
+    """Commands to run."""
+    seconds: float
+    """How long it took, after encoding."""
+
+    @property
+    def status(self) -> int:
+        """0 if one model for all is right, 1 if there is something to do, 2 if there is a suspect."""
+        if self.suspects:
+            return SUSPECT
+        found = any(finding.found for finding in (self.inputs, self.label_shares, self.labelling))
+        return ADVICE if found or self.different else NOTHING
+
+    @property
+    def shift(self) -> dict[str, Finding]:
+        """The ways in which clients may differ, by name."""
+        return {"inputs": self.inputs, "label_shares": self.label_shares, "labelling": self.labelling}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "data": self.data,
+            "clients": [vars(member) for member in self.clients],
+            "shift": {way: vars(finding) for way, finding in self.shift.items()},
+            "groups": {member.name: group for member, group in zip(self.clients, self.groups, strict=True)},
+            "suspects": [_plain(own) for own in self.suspects],
+            "different": [_plain(own) for own in self.different],
+            "remarks": list(self.remarks),
+            "advice": list(self.advice),
+            "status": self.status,
+            "seconds": self.seconds,
+        }
+
+    def lines(self) -> list[str]:
+        """Return the diagnosis as text, less than a screen."""
+        said = [_clients(self.data, self.clients, self.num_classes), ""]
+        for way, finding in self.shift.items():
+            answer = f"yes, strength {finding.strength:.2f}" if finding.found else "no"
+            said.append(f"{way.replace('_', ' ')} differ{'s' * (way == 'labelling')}: {answer}. {finding.evidence}")
+        said += ["", *self._group_lines(), "", *_people("suspects", self.suspects, "none")]
+        if self.different:
+            said += _people("different, not wrong", self.different, "none", MOST_SHOWN["different"])
+        said += [f"cannot be told: {remark}" for remark in self.remarks]
+        return [*said, "", "what to do", *(f"  {command}" for command in self.advice)]
+
+    def card(self, client: str) -> str:
+        """Return what one client may be told: about its own data alone."""
+        position = [member.name for member in self.clients].index(client)
+        member = self.clients[position]
+        said = [f"{client}: {member.examples:,} examples of {member.classes} of {self.num_classes} classes"]
+        mates = self.groups.count(self.groups[position]) - 1
+        said.append(f"{mates:,} of {len(self.clients) - 1:,} other clients have data like yours")
+        said += [own.card for own in (*self.suspects, *self.different) if own.client == client]
+        if not any(own.client == client for own in self.suspects):
+            said.append("nothing was found that is wrong with your data")
+        return "\n".join(said)
+
+    def _group_lines(self) -> list[str]:
+        count = max(self.groups) + 1
+        if count == 1:
+            return ["groups: 1, all clients"]
+        members: list[list[str]] = [[] for _ in range(count)]
+        for member, group in zip(self.clients, self.groups, strict=True):
+            members[group].append(member.name)
+        order = sorted(range(count), key=lambda group: -len(members[group]))[: MOST_SHOWN["groups"]]
+        said = [f"  group {group} ({len(members[group])}): {_few(members[group])}" for group in order]
+        left = count - len(order)
+        return [f"groups: {count}", *said, *([f"  and {left} smaller ones"] if left else [])]
+
+
+def _plain(own: Suspect) -> dict[str, str]:
+    return {"client": own.client, "kind": own.kind, "reason": own.reason, "look": own.look}
+
+
+def _clients(data: str, clients: Sequence[Member], num_classes: int) -> str:
+    sizes = [member.examples for member in clients]
+    span = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
+    names = _few([member.name for member in clients])
+    return f"{data}: {len(clients):,} clients ({names}) of {span} examples, {num_classes} classes"
+
+
+def _people(title: str, people: Sequence[Suspect], nobody: str, most: int = MOST_SHOWN["suspects"]) -> list[str]:
+    if not people:
+        return [f"{title}: {nobody}"]
+    said = [f"  {own.client}: {own.reason}" + (f". Look at {own.look}" if own.look else "") for own in people[:most]]
+    left = len(people) - most
+    return [title, *said, *([f"  and {left} more; --json has all"] if left > 0 else [])]
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")

@@ -1,0 +1,104 @@
+"""Whose labels are wrong: swapped, inverted or noisy, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedatlas.atlas.doctor.inverted import find_inverted
+from fedatlas.atlas.doctor.noisy import Fit, find_noisy
+from fedatlas.atlas.doctor.reference import Pairing, pairings
+from fedatlas.atlas.doctor.suspect import Suspect
+from fedatlas.atlas.doctor.swapped import Renaming, renaming_of
+from fedatlas.atlas.summary import Summary
+from fedatlas.seeds import repeatable
+
+SWAPPED, INVERTED, NOISY = "labels-swapped", "labels-inverted", "labels-noisy"
+
+
+class LabelFindings(NamedTuple):
+    """What the labels of a federation show."""
+
+    suspects: dict[int, Suspect]
+    """By position."""
+    renamed: int
+    """The most classes that one of them names differently; 0 if none does."""
+    judged: frozenset[int]
+    """The clients that something could be compared with."""
+    remarks: tuple[str, ...]
+    """What cannot be told apart."""
+
+
+def find_wrong_labels(
+    summary: Summary, groups: Tensor, names: Sequence[str], classes: Sequence[str]
+) -> LabelFindings:
+    """Return the clients whose labels are probably wrong, from their summary and their groups."""
+    two = summary.counts.shape[1] == 2
+    inversion = find_inverted(summary)
+    with repeatable(torch.device("cpu")):
+        pairs = list(pairings(summary, groups))
+        # Of two classes all that a renaming can be is an inversion, which has its own test.
+        renamings = {} if two else {pairing.client: renaming_of(pairing) for pairing in pairs}
+        tests = len(summary)
+        swapped = {i: own for i, own in renamings.items() if own.accuses(tests)}
+        accused = {*swapped, *inversion.inverted}
+        others = [(pairing, _rho(renamings.get(pairing.client))) for pairing in pairs if pairing.client not in accused]
+        noisy = find_noisy(others, tests)
+    suspects = {i: _inverted(names[i], z, classes) for i, z in inversion.inverted.items()}
+    suspects |= {i: _swapped(names[i], own, classes) for i, own in swapped.items()}
+    suspects |= {i: _noisy(names[i], fit, _pairing(pairs, i)) for i, fit in noisy.items()}
+    remarks = ()
+    if inversion.disagree is not None:
+        one, other = (", ".join(names[i] for i in side) for side in inversion.disagree)
+        remarks = (f"These disagree about which class is which: {one} against {other}. Who is wrong cannot be told.",)
+    most = max([2 * bool(inversion.inverted), *(len(own.classes) for own in swapped.values())])
+    return LabelFindings(suspects, most, frozenset(pairing.client for pairing in pairs), remarks)
+
+
+def _rho(renaming: Renaming | None) -> float:
+    return renaming.explained if renaming is not None and renaming.classes else 0.0
+
+
+def _pairing(pairs: Sequence[Pairing], client: int) -> Pairing:
+    return next(pairing for pairing in pairs if pairing.client == client)
+
+
+def _inverted(name: str, z: float, classes: Sequence[str]) -> Suspect:
+    both = f"{classes[0]!r} and {classes[1]!r}"
+    return Suspect(
+        name,
+        INVERTED,
+        f"its labels look inverted: what it calls {classes[1]!r} lies towards what the others call {classes[0]!r} "
+        f"(z = {z:.1f})",
+        f"how {both} were coded at {name}, on a few examples that are known",
+        f"your labels disagree with the others': {both} look exchanged",
+    )
+
+
+def _swapped(name: str, renaming: Renaming, classes: Sequence[str]) -> Suspect:
+    moved = [(classes[k], classes[m]) for k, m in renaming.classes]
+    said = ", ".join(f"its {k!r} is the others' {m!r}" for k, m in moved[:6]) + (", ..." if len(moved) > 6 else "")
+    own = ", ".join(repr(k) for k, _ in moved[:6])
+    return Suspect(
+        name,
+        SWAPPED,
+        f"its labels look swapped: {said}; this explains {100 * renaming.explained:.0f} % of its difference "
+        f"(z = {renaming.z:.0f})",
+        f"examples of the classes {own} at {name}",
+        f"your labels disagree with the others' on the classes {own}",
+    )
+
+
+def _noisy(name: str, fit: Fit, pairing: Pairing) -> Suspect:
+    whom = "the others of its group" if pairing.among else "the nearest group"
+    return Suspect(
+        name,
+        NOISY,
+        f"about {100 * fit.share:.0f} % of its labels look random: its classes lie closer together and overlap more "
+        f"than those of {whom}",
+        f"a sample of examples at {name}, labelled once more by another person",
+        f"about {100 * fit.share:.0f} % of your labels look random, spread over all classes",
+    )

@@ -1,0 +1,195 @@
+"""Whether a client's labels are noisy: some examples of each class carry another class's label.
+
+If a share e of a client's labels is drawn at random, a share c_k(e) of those that it calls k is foreign, and its means
+move towards the middle of its other classes, F_k:
+
+    m_k = M_k + c_k(e) (F_k - M_k),   u_k = c_k(0.1) (F_k - M_k)
+    z_s = [ sum of n_k <m_k - M_k, u_k> - sum of n_k c_k v_k ] / sd     v_k: the noise of M_k, which both factors share
+    z_d = the excess scatter of its classes towards other classes / sd   from the others' fourth moments
+
+The variance along u_k is known on average over directions only, so it is corrected by what is seen over the clients, for
+each class; and both z are divided by what they usually are here, if that is more than chance gives. Wide scatter alone accuses nobody: clients of another kind have it too. e is
+the best fit to the means. A client is accused if (z_s + z_d) / sqrt(3) is an alarm, z_s > 1.64, e is at least 0.03, and
+the noise explains what is seen: after the fit z < 4, or 60 % of the deviation is gone. A permutation of the names that
+explains more acquits it of noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedatlas.atlas.doctor.reference import Pairing
+from fedatlas.atlas.doctor.suspect import threshold
+
+TYPICAL = 0.1
+"""The noise whose direction is looked for."""
+SHRUNK = 1.64
+LEAST_NOISE = 0.03
+UNEXPLAINED, EXPLAINED = 4.0, 0.6
+GRID = [i / 50 for i in range(36)]
+PRIOR, WIDER, FAR = 6, 1.5, 4.0
+"""So many clients are taken to have so much more variance than expected before any is seen; one farther out than two
+standard deviations counts as that, as its labels may be noisy."""
+CHANCE = 0.6745
+"""The median of |z| of a standard normal."""
+
+
+class Evidence(NamedTuple):
+    """What speaks for noisy labels at a client."""
+
+    shrinking: float
+    """z_s."""
+    scatter: float
+    """z_d."""
+
+    @property
+    def score(self) -> float:
+        """(z_s + z_d) / sqrt(3): the two are not independent."""
+        return (self.shrinking + self.scatter) / 3**0.5
+
+
+class Fit(NamedTuple):
+    """The noise that explains a client's means best."""
+
+    share: float
+    """e."""
+    residual: float
+    """z of what is left."""
+    explained: float
+    """The share of the deviation that the fit takes away."""
+
+
+def foreign_shares(counts: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+    """Return c_k, the share of label k that is foreign, and the true shares of the classes, from counts of labels.
+
+    A label is replaced with probability ``noise`` by one of the other classes, each as likely.
+
+    >>> c, p = foreign_shares(torch.tensor([82, 18]), 0.1)
+    >>> [round(float(x), 3) for x in (*c, *p)]
+    [0.012, 0.5, 0.9, 0.1]
+    """
+    classes = len(counts)
+    shares = counts.double() / counts.sum()
+    each = noise / max(classes - 1, 1)
+    true = (shares - each).clamp(min=0)
+    true = true / true.sum() if float(true.sum()) > 0 else shares
+    kept = true * (1 - noise)
+    arrived = each * (1 - true)
+    return torch.where(shares > 0, arrived / (kept + arrived).clamp(min=1e-12), 0.0), true
+
+
+class _Model(NamedTuple):
+    """The expected change of a client's classes by noise."""
+
+    share: Tensor
+    """c, (classes,)."""
+    towards: Tensor
+    """F - M, (classes, d)."""
+    width: Tensor
+    """(classes,): the mean squared distance of a foreign example's class mean from M."""
+
+
+def _model(pairing: Pairing, noise: float) -> _Model:
+    share, true = foreign_shares(pairing.own.counts, noise)
+    means = pairing.other.means
+    weights = torch.where(pairing.other.counts > 0, true, 0.0)
+    rest = (weights.sum() - weights).clamp(min=1e-12)
+    middle = ((weights[:, None] * means).sum(0) - weights[:, None] * means) / rest[:, None]
+    away = (means[:, None] - means).square().sum(2)
+    return _Model(share, middle - means, (away * weights).sum(1) / rest)
+
+
+def find_noisy(judged: Sequence[tuple[Pairing, float]], tests: int) -> dict[int, Fit]:
+    """Return the clients whose labels are noisy, of ``tests`` that were looked at.
+
+    Args:
+        judged: the clients that may be accused, each with rho of the best other naming of its classes.
+        tests: how many clients there are.
+    """
+    found = {}
+    for (pairing, renamed), evidence in zip(judged, evidence_of([own for own, _ in judged]), strict=True):
+        if evidence.score <= threshold(tests) or evidence.shrinking <= SHRUNK:
+            continue
+        fit = fit_noise(pairing)
+        explains = fit.residual < UNEXPLAINED or fit.explained >= EXPLAINED
+        if fit.share >= LEAST_NOISE and explains and renamed <= fit.explained:
+            found[pairing.client] = fit
+    return found
+
+
+def evidence_of(pairings: Sequence[Pairing]) -> list[Evidence]:
+    """Return what speaks for noisy labels at each client, against its reference and by what is usual among all."""
+    if not pairings:
+        return []
+    models = [_model(pairing, TYPICAL) for pairing in pairings]
+    parts = [_shrinking(pairing, model) for pairing, model in zip(pairings, models, strict=True)]
+    among = torch.tensor([pairing.among for pairing in pairings])
+    values, variances = torch.stack([value for value, _ in parts]), torch.stack([variance for _, variance in parts])
+    by_class = _wider(values[among], variances[among])
+    shrinking = [_ratio((v / by_class).sum(), (w / by_class).sum()) for v, w in zip(values, variances, strict=True)]
+    scatter = [_scatter(pairing, model) for pairing, model in zip(pairings, models, strict=True)]
+    scales = [_scale([z for z, own in zip(all_, among.tolist(), strict=True) if own]) for all_ in (shrinking, scatter)]
+    return [Evidence(s / scales[0], d / scales[1]) for s, d in zip(shrinking, scatter, strict=True)]
+
+
+def _wider(values: Tensor, variances: Tensor) -> Tensor:
+    """Return (classes,): by how much the variance of each class is larger than expected, from (clients, classes)."""
+    here = variances > 0
+    seen = torch.where(here, values.square() / variances.clamp(min=1e-300), 0.0).clamp(max=FAR)
+    return (PRIOR * WIDER + seen.sum(0)) / (PRIOR + here.sum(0))
+
+
+def _scale(values: Sequence[float]) -> float:
+    """Return the standard deviation that the median of |z| says, at least 1."""
+    sizes = torch.tensor([*(abs(value) for value in values), *([CHANCE] * PRIOR)])
+    return max(float(sizes.quantile(0.5)) / CHANCE, 1.0)
+
+
+def fit_noise(pairing: Pairing) -> Fit:
+    """Return the noise that explains a client's means best."""
+    weights = pairing.own.counts[pairing.shared].double()
+    fits = [_left(pairing, noise) for noise in GRID]
+    best = min(range(len(GRID)), key=lambda j: float((weights * fits[j]).sum()))
+    total = float(fits[0].sum())
+    explained = min(1 - float(fits[best].sum()) / total, 1.0) if total > 0 else 0.0
+    return Fit(GRID[best], pairing.z(fits[best]), explained)
+
+
+def _left(pairing: Pairing, noise: float) -> Tensor:
+    """Return the excess of each shared class over where noise puts its mean, less the noise that this place has."""
+    model = _model(pairing, noise)
+    return pairing.excess(pairing.other.means + model.share[:, None] * model.towards, 1 - model.share)
+
+
+def _shrinking(pairing: Pairing, model: _Model) -> tuple[Tensor, Tensor]:
+    """Return the part of each class in the numerator of z_s, and its variance, (classes,); 0 if it is not shared."""
+    k, own, other = pairing.shared, pairing.own, pairing.other
+    counts = own.counts[k].double()
+    along = model.share[k, None] * model.towards[k]
+    product = ((own.means[k] - other.means[k]) * along).sum(1)
+    drift = model.share[k] * other.variances[k]
+    # The variance along u by the pooled spread, wider where this class or this client scatters more.
+    typical = (pairing.spread @ pairing.span.square()).sum().clamp(min=1e-12)
+    wider = own.variances[k] * counts / (other.variances[k] * other.counts[k])
+    variance = (along.square() @ pairing.spread) * pairing.usual[k] / typical
+    variance = variance * (wider / counts + 1 / other.counts[k])
+    zeros = torch.zeros(len(own.counts)).double()
+    return zeros.index_add(0, k, counts * (product - drift)), zeros.index_add(0, k, counts.square() * variance)
+
+
+def _scatter(pairing: Pairing, model: _Model) -> float:
+    k, own, other = pairing.shared, pairing.own, pairing.other
+    counts, many = own.counts[k].double(), other.counts[k].double()
+    excess = own.inside[k] - (counts - own.cells[k]) * pairing.usual[k]
+    variance = (counts * pairing.unevenness[k] * pairing.usual[k].square() * (1 + counts / many)).clamp(min=1e-12)
+    # Weighed by what noise would add, over its variance.
+    weights = counts * model.share[k] * model.width[k] / variance
+    return _ratio((weights * excess).sum(), (weights.square() * variance).sum())
+
+
+def _ratio(value: Tensor, variance: Tensor) -> float:
+    return float(value / variance.sqrt()) if float(variance) > 0 else 0.0

@@ -1,0 +1,62 @@
+"""Broken images: blank ones, and ones whose lower part was never read.
+
+A blank image has one value in every pixel. A truncated one has a lower quarter of one colour, under a part that varies;
+images of things on a plain ground look the same, so a client is named only where it has far more of them than others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedatlas.atlas.doctor.suspect import FALSE_ALARMS
+
+LEAST, SHARE = 3, 0.01
+"""Blank or truncated images that are worth naming, and their share of a client's."""
+
+
+class PictureFigures(NamedTuple):
+    """What one client tells about its images."""
+
+    count: int
+    blank: int
+    truncated: int
+
+
+def describe_pictures(images: Tensor) -> PictureFigures:
+    """Return one client's figures about its images, (N, channels, height, width)."""
+    blank, lower = (_plain(part) for part in (images, images[:, :, -max(images.shape[2] // 4, 1) :]))
+    return PictureFigures(len(images), int(blank.sum()), int((lower & ~blank).sum()))
+
+
+def _plain(images: Tensor) -> Tensor:
+    """Return which images have the same value in every pixel of a channel."""
+    if not images.numel():
+        return torch.zeros(len(images), dtype=torch.bool)
+    pixels = images.flatten(2)
+    return (pixels == pixels[:, :, :1]).all(2).all(1)
+
+
+def broken(figures: Sequence[PictureFigures]) -> dict[int, tuple[str, int]]:
+    """Return the clients with broken images, each with ``blank`` or ``truncated`` and their number."""
+    found: dict[int, tuple[str, int]] = {}
+    total, truncated = sum(own.count for own in figures), sum(own.truncated for own in figures)
+    for i, own in enumerate(figures):
+        if own.blank >= LEAST and own.blank >= SHARE * own.count:
+            found[i] = ("blank", own.blank)
+        elif own.truncated >= LEAST and own.truncated >= SHARE * own.count:
+            rest = max(total - own.count, 1)
+            usual = (truncated - own.truncated + 1) / (rest + 1)
+            if _chance(own.truncated, own.count, usual) < FALSE_ALARMS / len(figures) and len(figures) > 1:
+                found[i] = ("truncated", own.truncated)
+    return found
+
+
+def _chance(count: int, of: int, share: float) -> float:
+    """Return the probability of at least ``count`` of ``of`` at this share."""
+    from scipy.special import betainc  # here, as it takes longer to load than all of this package
+
+    return float(betainc(count, of - count + 1, share))

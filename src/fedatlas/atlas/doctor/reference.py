@@ -1,0 +1,183 @@
+"""What a client is compared with: the others of its group, or the group that it is nearest to.
+
+A client is judged by its own group without it if that has at least three others. If not, by the larger groups: the
+nearest of them, where class k of the client may be any class of the group, so that a client with other names for its
+classes is compared with those whose inputs it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedatlas.atlas.floor import LEAST, PRIOR, noise_floor
+from fedatlas.atlas.merge import Cells, cells_of, without
+from fedatlas.atlas.summary import Summary
+from fedatlas.atlas.verdict import best_matching
+
+ENOUGH = 3
+"""Others that a client's own group must have to judge it."""
+FEWEST = 2
+"""Clients that any other group must have."""
+UNEVEN = 100.0
+"""Examples of the reference that a fourth moment counts against all clients' with; of few it says little."""
+MOST_TRIED = 10
+"""Groups, the largest, of which the nearest is looked for."""
+FEW_CLASSES = 4
+"""Common classes that a client and its reference must have; of fewer classes, all."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Side:
+    """A client or a group: figures of each class, (classes,) or (classes, d)."""
+
+    counts: Tensor
+    means: Tensor
+    variances: Tensor
+    """v: the expected squared distance of the mean from the true one; inf for an empty class."""
+    anisotropy: Tensor
+    """kappa: 1 / the number of directions that this distance has."""
+    inside: Tensor
+    """The scatter towards other classes, summed over examples."""
+    inside_squares: Tensor
+    """The sum of the squares of the examples' parts of it."""
+    cells: Tensor
+    """How many cells of clients are summed."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pairing:
+    """A client and what it is compared with."""
+
+    client: int
+    own: Side
+    other: Side
+    spread: Tensor
+    """float64 (d,): the pooled variance of each whitened direction."""
+    span: Tensor
+    """float64 (d, s): the directions in which classes differ."""
+    usual: Tensor
+    """float64 (classes,): the expected scatter of an example of the reference towards other classes."""
+    unevenness: Tensor
+    """float64 (classes,): the variance of an example's scatter, by the square of ``usual``."""
+    among: bool
+    """Whether the reference is the client's own group."""
+
+    @property
+    def shared(self) -> Tensor:
+        """The classes that both have enough examples of, int64."""
+        return ((self.own.counts >= LEAST) & (self.other.counts >= LEAST)).nonzero().flatten()
+
+    def excess(self, means: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
+        """Return |m_k - M_k|^2 less its noise, (shared,).
+
+        Args:
+            means: (classes, d), which stand for M where they are given.
+            kept: (classes,), by how much these follow M, and so its noise.
+        """
+        k = self.shared
+        target = self.other.means if means is None else means
+        followed = torch.ones(len(k)).double() if kept is None else kept[k].square()
+        noise = self.own.variances[k] + followed * self.other.variances[k]
+        return (self.own.means[k] - target[k]).square().sum(1) - noise
+
+    def z(self, excess: Tensor) -> float:
+        """Return how many standard deviations of noise the sum of excesses is."""
+        k = self.shared
+        deviation = sum(side.anisotropy[k].sqrt() * side.variances[k] for side in (self.own, self.other))
+        assert isinstance(deviation, Tensor)
+        return float(excess.sum() / (2 * deviation.square().sum()).sqrt()) if len(k) else 0.0
+
+    def distances(self) -> Tensor:
+        """Return (shared, shared): |m_k - M_l|^2 less its noise, of every two classes."""
+        k = self.shared
+        off = (self.own.means[k][:, None] - self.other.means[k]).square().sum(2)
+        return off - self.own.variances[k][:, None] - self.other.variances[k]
+
+
+def pairings(summary: Summary, groups: Tensor) -> Iterator[Pairing]:
+    """Yield every client with what it is compared with; one with which nothing can be compared is left out."""
+    floor = noise_floor(summary)
+    cells = cells_of(summary, floor)
+    count = int(groups.max()) + 1
+    pooled = cells.pool(groups, count)
+    sizes = torch.bincount(groups, minlength=count)
+    sums = _sums(summary, groups, count)
+    clients = _sums(summary, torch.arange(len(summary)), len(summary))
+    largest = sizes.argsort(descending=True, stable=True)[:MOST_TRIED].tolist()
+    enough = min(FEW_CLASSES, summary.counts.shape[1])
+    spread, span = summary.whitening.spread, summary.whitening.span
+    overall = _side(cells.pool(torch.zeros_like(groups), 1), {name: table.sum(0) for name, table in sums.items()})
+    for i in range(len(summary)):
+        home = int(groups[i])
+        own = _side(cells.take(slice(i, i + 1)), {name: table[i] for name, table in clients.items()})
+        common: dict[str, Any] = {"client": i, "own": own, "spread": spread, "span": span}
+        found: list[Pairing] = []
+        if int(sizes[home]) > ENOUGH:
+            rest = without(pooled.take(slice(home, home + 1)), cells.take(slice(i, i + 1)))
+            left = {name: table[home] - clients[name][i] for name, table in sums.items()}
+            other = _side(rest, left)
+            found = [Pairing(**common, **_scatter(other, overall), other=other, among=True)]
+        else:
+            for g in largest:
+                if g != home and int(sizes[g]) >= FEWEST and int(sizes[g]) > int(sizes[home]):
+                    other = _side(pooled.take(slice(g, g + 1)), {name: table[g] for name, table in sums.items()})
+                    found.append(Pairing(**common, **_scatter(other, overall), other=other, among=False))
+        found = [pairing for pairing in found if len(pairing.shared) >= enough]
+        if found:
+            yield min(found, key=_nearness)
+
+
+def _scatter(other: Side, overall: Side) -> dict[str, Tensor]:
+    """Return ``usual`` and ``unevenness`` of a reference; all clients count as a few examples more."""
+
+    def mean(side: Side) -> Tensor:
+        return side.inside / (side.counts - side.cells).clamp(min=1)
+
+    def uneven(side: Side) -> Tensor:
+        many = side.counts.clamp(min=1)
+        average = side.inside / many
+        return (side.inside_squares / many / average.square().clamp(min=1e-12) - 1).clamp(min=0)
+
+    freedom = (other.counts - other.cells).clamp(min=0)
+    share = freedom / (freedom + PRIOR)
+    trust = freedom / (freedom + UNEVEN)
+    return {
+        "usual": share * mean(other) + (1 - share) * mean(overall),
+        "unevenness": trust * uneven(other) + (1 - trust) * uneven(overall),
+    }
+
+
+def _nearness(pairing: Pairing) -> float:
+    """Return the mean squared distance of classes, by the best matching of their names."""
+    table = pairing.distances()
+    matched, _ = best_matching(table)
+    return float(table[torch.arange(len(matched)), torch.tensor(matched)].mean())
+
+
+def _sums(summary: Summary, groups: Tensor, count: int) -> dict[str, Tensor]:
+    tables = {
+        "inside": summary.inside,
+        "inside_squares": summary.inside_squares,
+        "cells": (summary.counts > 0).double(),
+    }
+    classes = summary.counts.shape[1]
+    return {
+        name: torch.zeros(count, classes).double().index_add_(0, groups, table) for name, table in tables.items()
+    }
+
+
+def _side(cells: Cells, sums: dict[str, Tensor]) -> Side:
+    precisions = cells.precisions[:, 0]
+    return Side(
+        counts=cells.counts[:, 0],
+        means=cells.means[:, 0],
+        variances=torch.where(precisions > 0, 1 / precisions, torch.inf),
+        anisotropy=cells.anisotropy[:, 0],
+        **sums,
+    )
+

@@ -1,0 +1,52 @@
+"""Whether a client calls classes by other names than its reference does.
+
+D_kl is the squared distance of class k of the client from class l of the reference, less its noise, and rho = 1 - D of
+the best matching / D of equal names. Names are swapped if the client differs at all (z is an alarm), rho is at least
+0.6, the matching is not that of equal names, and it explains what is seen: z of the rest is below 4, or rho above 0.8.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from fedatlas.atlas.doctor.reference import Pairing
+from fedatlas.atlas.doctor.suspect import threshold
+from fedatlas.atlas.verdict import best_matching
+
+EXPLAINED, SURELY = 0.6, 0.8
+UNEXPLAINED = 4.0
+
+
+class Renaming(NamedTuple):
+    """The best matching of a client's classes with its reference's."""
+
+    classes: tuple[tuple[int, int], ...]
+    """(what the client calls it, what the others call it), where the two are not the same."""
+    explained: float
+    """rho."""
+    z: float
+    """How far the client is from its reference, by equal names."""
+    residual: float
+    """The same by the matching."""
+
+    def accuses(self, tests: int) -> bool:
+        """Return whether names are swapped, one client of ``tests``."""
+        if not self.classes or self.z <= threshold(tests) or self.explained < EXPLAINED:
+            return False
+        return self.residual < UNEXPLAINED or self.explained > SURELY
+
+
+def renaming_of(pairing: Pairing) -> Renaming:
+    """Return the best matching of a client's classes with its reference's."""
+    shared = pairing.shared
+    table = pairing.distances()
+    matched, explained = best_matching(table)
+    found = table[torch.arange(len(matched)), torch.tensor(matched)]
+    return Renaming(
+        classes=tuple((int(shared[k]), int(shared[m])) for k, m in enumerate(matched) if k != m),
+        explained=explained,
+        z=pairing.z(pairing.excess()),
+        residual=pairing.z(found),
+    )
