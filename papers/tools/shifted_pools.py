@@ -113,7 +113,8 @@ class Pool:
         """Return the federation of a recipe, and the embeddings of its examples."""
         rng = numpy_generator(seed, "verdict federations")
         decks: dict[str, _Decks] = {}
-        examples, names, parts = [], [], []
+        examples, names = [], []
+        parts: list[int] = []
         for kind in recipe.kinds:
             vectors, labels = self.seen(kind.look)
             # Under all looks an image belongs to one client, as its embedding could tell otherwise.

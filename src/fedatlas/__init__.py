@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedatlas import adapting, algorithms, atlas, data, models, report, testing
     from fedatlas.adapting.adapter import adapt
     from fedatlas.atlas.atlas import Atlas
+    from fedatlas.atlas.doctor.check import check
     from fedatlas.atlas.sources import make_atlas
     from fedatlas.atlas.verdict import Verdict
     from fedatlas.config.config import Config
@@ -86,6 +87,7 @@ __all__ = [
     "adapting",
     "algorithms",
     "atlas",
+    "check",
     "check_algorithm",
     "compare",
     "data",

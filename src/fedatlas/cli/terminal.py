@@ -20,15 +20,15 @@ WIDTH = 160
 
 
 @contextmanager
-def friendly() -> Iterator[None]:
-    """Print a fedatlas error as one message, without a traceback, and a warning as a line."""
+def friendly(status: int = 2) -> Iterator[None]:
+    """Print a fedatlas error as one message, without a traceback, and exit with a status; print a warning as a line."""
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             yield
     except FedatlasError as error:
         print_error("error:", error)
-        raise typer.Exit(2) from None
+        raise typer.Exit(status) from None
 
 
 def say(text: str, *, bold: bool = False) -> None:

@@ -29,8 +29,11 @@ def write_report(runs: Sequence[Run], path: Path, *, title: str | None = None) -
     Runs of one algorithm under the same settings (several seeds or folds) become one row, mean ± standard deviation;
     a run that is given twice counts once.
     """
-    page = render(runs, title=title)
-    path = Path(path)
+    return write_page(render(runs, title=title), Path(path))
+
+
+def write_page(page: str, path: Path) -> Path:
+    """Write a page to a file, and return its path."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -67,13 +70,18 @@ def render(runs: Sequence[Run], *, title: str | None = None) -> str:
     header = element("header", top + key_figures(groups, members) + tests(members) + element("nav", links))
     body = "".join(element("section", element("h2", escape(name)) + text, id=key) for key, name, text in shown)
     footer = element("footer", f"Made by fedatlas {escape(runs[0].resolved.get('versions', {}).get('fedatlas', ''))}")
+    return document(heading, f"{header}\n<main>\n{body}\n</main>\n{footer}")
+
+
+def document(title: str, body: str) -> str:
+    """Return a self-contained page; ``body`` is markup."""
     style = resources.files("fedatlas.report").joinpath("style.css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<title>{escape(heading)}</title>\n<link rel="icon" href="data:,">\n<style>\n{style}</style>\n</head>\n'
-        f"<body>\n{header}\n<main>\n{body}\n</main>\n{footer}\n</body>\n</html>\n"
+        f'<title>{escape(title)}</title>\n<link rel="icon" href="data:,">\n<style>\n{style}</style>\n</head>\n'
+        f"<body>\n{body}\n</body>\n</html>\n"
     )
 
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
+from fedatlas.atlas.doctor.contents import COLUMN_KINDS
 from fedatlas.atlas.doctor.suspect import Suspect
 from fedatlas.atlas.verdict import Finding
 
 MOST_LEFT_OUT = 20
-"""Suspects that a command leaves out by name."""
+"""Suspects, or columns, that a command leaves out by name."""
+
+
+class Advice(NamedTuple):
+    """A command, and what it is good for."""
+
+    command: str
+    why: str
 
 
 def advise(
@@ -21,23 +30,30 @@ def advise(
     inputs: Finding,
     label_shares: Finding,
     labelling: Finding,
-) -> tuple[str, ...]:
+) -> tuple[Advice, ...]:
     """Return commands, the most urgent first; ``given`` are the options that name the data.
 
-    Suspects are to be repaired, and until then left out. Groups train a model each where inputs or labelling differ.
-    Other label shares need one model, by a method that allows for them.
+    Suspects are to be repaired. Until then wrong columns, or clients that are wrong otherwise, are left out. Groups
+    train a model each where inputs or labelling differ. Other label shares need one model, by a method that allows for
+    them.
     """
-    commands = []
+    found = []
     if suspects:
-        commands.append(f"fedatlas check {given}  # once more, after a repair")
-        names = list(dict.fromkeys(own.client for own in suspects))
-        if len(names) <= MOST_LEFT_OUT and len(names) < clients - 1:
-            setting = shlex.quote(f"data.held_out={json.dumps(names)}")
-            commands.append(f"fedatlas train {given} --set {setting}  # until then, without them")
+        found.append(Advice(f"fedatlas check {given}", "once more, after the suspects were looked at and repaired"))
+    columns = {own.column for own in suspects if own.kind in COLUMN_KINDS and own.column is not None}
+    names = {own.client: None for own in suspects if own.kind not in COLUMN_KINDS}
+    if 0 < len(columns) <= MOST_LEFT_OUT:
+        found.append(_leaving_out(given, "data.drop", sorted(columns), "until then, without these columns"))
+    if 0 < len(names) <= MOST_LEFT_OUT and len(names) < clients - 1:
+        found.append(_leaving_out(given, "data.held_out", names, "until then, without these clients"))
     if inputs.found or labelling.found:
-        commands.append(f"fedatlas train {given} --use group")
+        found.append(Advice(f"fedatlas train {given} --use group", "a model for each group that gains by it"))
     if inputs.found:
-        commands.append(f"fedatlas compare fedavg fedbn {given}")
+        found.append(Advice(f"fedatlas compare fedavg fedbn {given}", "one model, with norms that fit each client"))
     if label_shares.found:
-        commands.append(f"fedatlas compare fedavg feddisco fedlc {given}")
-    return tuple(commands) or (f"fedatlas train {given}",)
+        found.append(Advice(f"fedatlas compare fedavg feddisco {given}", "one model that allows for label shares"))
+    return tuple(found) or (Advice(f"fedatlas train {given}", "nothing speaks against one model for all"),)
+
+
+def _leaving_out(given: str, setting: str, names: Collection[str], why: str) -> Advice:
+    return Advice(f"fedatlas train {given} --set {shlex.quote(f'{setting}={json.dumps(list(names))}')}", why)

@@ -1,8 +1,8 @@
 """``check``: the whole examination of a federation, in order.
 
 Columns, images and copies; label shares; the noise floor and groups; inputs or labelling between groups; swapped and
-inverted labels; noisy labels; and if nothing is found, one model for all. All tests about labels need the clients'
-summaries alone, as they would be sent over a network; copies need the examples.
+inverted labels; noisy labels; and if nothing is found, one model for all. ``examine`` needs the clients' summaries
+alone, as they are sent over a network; copies need the examples.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,16 +24,12 @@ from fedatlas.atlas.doctor.contents import (
     unmeasured,
 )
 from fedatlas.atlas.doctor.diagnosis import Diagnosis, Member
-from fedatlas.atlas.doctor.labels import INVERTED, SWAPPED, LabelFindings, find_wrong_labels
+from fedatlas.atlas.doctor.examination import examine
 from fedatlas.atlas.doctor.sizes import USELESS, lacking_classes, small_clients
 from fedatlas.atlas.doctor.suspect import Suspect
 from fedatlas.atlas.encoders.registry import make_encoder
-from fedatlas.atlas.summary import Summary, summarise
-from fedatlas.atlas.verdict import Finding, Verdict, judge
+from fedatlas.atlas.summary import summarise
 from fedatlas.data.federation import Federation
-
-LARGE = 3
-"""Clients that a group must have for a client without a group to be called unlike the others."""
 
 
 def check(
@@ -49,8 +43,8 @@ def check(
     """Return how the clients of a federation differ, whose data are probably wrong, and what to do.
 
     >>> from fedatlas import federate, load_dataset
-    >>> from fedatlas.data import ByDomain
-    >>> diagnosis = check(federate(load_dataset("heart"), test_fraction=0.25))
+    >>> from fedatlas.data import NaturalId
+    >>> diagnosis = check(federate(load_dataset("heart"), NaturalId(min_samples=1)))
     >>> sorted({own.client for own in diagnosis.suspects})
     ['switzerland', 'va']
 
@@ -65,14 +59,13 @@ def check(
         embeddings = _embeddings(federation, encoder, progress)
     begun = time.perf_counter()
     names = [client.name for client in federation]
-    suspects, different = _contents(federation, names)
-    summary = summarise(federation, embeddings.cpu())
     counts = _counts(federation)
-    shape = examine(summary, names, federation.data.classes) if summary is not None else None
-    judged = _judged(shape, len(names))
-    suspects += judged.suspects
-    different += [*judged.different, *_rare(names, counts, federation.data.classes)]
-    ways = {"inputs": judged.inputs, "label_shares": judged.label_shares, "labelling": judged.labelling}
+    wrong, rare = _contents(federation, names)
+    found = examine(summarise(federation, embeddings.cpu()), names, federation.data.classes)
+    suspects = (*wrong, *found.suspects, *_useless(names, counts))
+    mislabelled = {own.client for own in found.suspects}
+    ways = {"inputs": found.inputs, "label_shares": found.label_shares, "labelling": found.labelling}
+    different = [*found.different, *_rare(names, counts, federation.data.classes), *rare]
     return Diagnosis(
         data=federation.name,
         clients=tuple(
@@ -81,10 +74,72 @@ def check(
         ),
         num_classes=federation.num_classes,
         **ways,
-        groups=judged.groups,
-        suspects=tuple(suspects),
-        different=tuple(own for own in different if own.client not in {other.client for other in judged.suspects}),
-        remarks=judged.remarks,
+        groups=found.groups,
+        suspects=suspects,
+        different=tuple(own for own in different if own.client not in mislabelled),
+        remarks=found.remarks,
         advice=advise(given or f"--data {shlex.quote(federation.name)}", suspects, len(names), **ways),
         seconds=time.perf_counter() - begun,
     )
+
+
+def _embeddings(federation: Federation, encoder: str, progress: bool | None) -> Tensor:
+    if federation.data.kind == "features":
+        return federation.data.inputs
+    return make_encoder(encoder).encode(federation, progress=progress).examples
+
+
+def _counts(federation: Federation) -> Tensor:
+    """Return int64 (clients, classes): the training examples of each."""
+    labels = federation.data.labels.cpu()
+    return torch.stack(
+        [torch.bincount(labels[client.train.cpu()], minlength=federation.num_classes) for client in federation]
+    )
+
+
+def _contents(federation: Federation, names: Sequence[str]) -> tuple[list[Suspect], list[Suspect]]:
+    """Return who has wrong inputs, and who lacks columns that others have."""
+    suspects = [*picture_suspects(federation), *copy_suspects(federation)]
+    columns = column_names(federation)
+    if not columns:
+        return suspects, []
+    figures = column_figures(federation)
+    lacking = [
+        Suspect(name, "columns-missing", said := f"hardly any value in {_few(empty)}, which others have", "", said)
+        for name, empty in unmeasured(names, columns, figures).items()
+    ]
+    return [*column_suspects(names, columns, figures), *suspects], lacking
+
+
+def _useless(names: Sequence[str], counts: Tensor) -> list[Suspect]:
+    sizes = counts.sum(1).tolist()
+    return [
+        Suspect(
+            name,
+            "too-few-examples",
+            said := f"{size} training examples are too few to compare or to train with",
+            f"whether all examples of {name} were read",
+            said,
+        )
+        for name, size in zip(names, sizes, strict=True)
+        if size < USELESS
+    ]
+
+
+def _rare(names: Sequence[str], counts: Tensor, classes: Sequence[str]) -> list[Suspect]:
+    """Return the clients that have few examples or lack classes."""
+    sizes = counts.sum(1).tolist()
+    small = [
+        Suspect(names[i], "few-examples", said := f"only {sizes[i]} training examples", "", said)
+        for i in small_clients(sizes)
+        if sizes[i] >= USELESS
+    ]
+    lacking = [
+        Suspect(names[i], "classes-missing", said := f"no example of {_few([classes[k] for k in own])}", "", said)
+        for i, own in lacking_classes(counts).items()
+    ]
+    return [*small, *lacking]
+
+
+def _few(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -13,7 +13,9 @@ from fedatlas.atlas.doctor.duplicates import Copies, content_keys, find_copies
 from fedatlas.atlas.doctor.pictures import broken, describe_pictures
 from fedatlas.atlas.doctor.suspect import Suspect
 from fedatlas.data.federation import Federation
+from fedatlas.data.table import NUMBER, Table
 
+COLUMN_KINDS = ("missing-coded", "other-scale", "constant")
 MOST_COLUMNS = 2000
 """Wider rows of numbers are vectors, of which no single entry means anything."""
 
@@ -33,15 +35,21 @@ def own_examples(federation: Federation) -> list[Tensor]:
 def column_names(federation: Federation) -> tuple[str, ...]:
     """Return the names of the columns of numbers; () of data that have none."""
     data = federation.data
-    if data.kind != "features" or data.inputs.shape[1] > MOST_COLUMNS:
-        return ()
-    return tuple(f"feature {j}" for j in range(data.inputs.shape[1]))
+    if data.table is not None:
+        return tuple(data.table.columns[j] for j in _numbers(data.table))
+    wide = data.kind != "features" or data.inputs.shape[1] > MOST_COLUMNS
+    return () if wide else tuple(f"feature {j}" for j in range(data.inputs.shape[1]))
 
 
 def column_figures(federation: Federation) -> list[list[ColumnFigures]]:
-    """Return what every client tells about its columns of numbers."""
-    values = federation.data.inputs.double().numpy()
+    """Return what every client tells about its columns of numbers, as they were before any scaling."""
+    data = federation.data
+    values = data.inputs.double().cpu().numpy() if data.table is None else data.table.values[:, _numbers(data.table)]
     return [describe_columns(values[own.numpy()]) for own in own_examples(federation)]
+
+
+def _numbers(table: Table) -> list[int]:
+    return [j for j, kind in enumerate(table.kinds) if kind == NUMBER]
 
 
 def column_suspects(
@@ -61,12 +69,13 @@ def _column(name: str, column: str, fault: Fault) -> Suspect:
             f"{said}, as no other value is near it",
             f"whether {column} can be {fault.value:g}; if not, leave these cells empty",
             f"your {said}",
+            column,
         )
     if fault.kind == "other-scale":
         said = f"column {column!r} is on another scale or in another unit: {fault.value:.3g} times the others'"
-        return Suspect(name, fault.kind, said, f"the unit of {column} at {name}", f"your {said}")
+        return Suspect(name, fault.kind, said, f"the unit of {column} at {name}", f"your {said}", column)
     said = f"column {column!r} has one value in all {fault.count} cells, where others' vary"
-    return Suspect(name, fault.kind, said, f"whether {column} was measured at {name}", f"your {said}")
+    return Suspect(name, fault.kind, said, f"whether {column} was measured at {name}", f"your {said}", column)
 
 
 def unmeasured(
@@ -89,7 +98,7 @@ def picture_suspects(federation: Federation) -> list[Suspect]:
     figures = [describe_pictures(federation.data.inputs[own]) for own in own_examples(federation)]
     found = []
     for i, (kind, count) in broken(figures).items():
-        name, of = federation.clients[i].name, figures[i].count
+        name, of = federation.clients[i].name, figures[i].images
         what = "one colour everywhere" if kind == "blank" else "a lower part of one colour, as if cut off"
         said = f"{count} of {of} images have {what}"
         found.append(Suspect(name, "images-broken", said, f"these images of {name}, and how they were read", said))
@@ -98,7 +107,10 @@ def picture_suspects(federation: Federation) -> list[Suspect]:
 
 def copy_suspects(federation: Federation) -> list[Suspect]:
     """Return the clients that have the same examples as another, or in training and in test."""
-    keys = content_keys(federation.data.inputs.cpu().numpy())
+    data = federation.data
+    keys = content_keys(
+        data.inputs.cpu().numpy() if data.table is None else np.nan_to_num(data.table.values, nan=-1e300)
+    )
     train, test = ([keys[part.cpu().numpy()] for part in parts] for parts in _parts(federation))
     return [_copies(federation, own) for own in find_copies(train, test)]
 
@@ -110,7 +122,7 @@ def _parts(federation: Federation) -> tuple[list[Tensor], list[Tensor]]:
 def _copies(federation: Federation, copies: Copies) -> Suspect:
     name, other = (federation.clients[i].name for i in (copies.first, copies.second))
     if copies.first == copies.second:
-        said = f"{copies.count} of its test examples are in its training examples too"
+        said = f"{copies.copies} of its test examples are in its training examples too"
         return Suspect(name, "test-in-training", said, f"how {name} was split", f"{said}, so its scores are too good")
-    said = f"{copies.count} of its examples are at {other} too"
+    said = f"{copies.copies} of its examples are at {other} too"
     return Suspect(name, "same-examples", said, f"where {name} and {other} have them from", "others have some of yours")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedatlas.atlas.doctor.advice import Advice
 from fedatlas.atlas.doctor.suspect import Suspect
 from fedatlas.atlas.verdict import Finding
 
@@ -46,8 +47,8 @@ class Diagnosis:
     """Clients that are rare but right, as far as can be told."""
     remarks: tuple[str, ...]
     """What cannot be told apart."""
-    advice: tuple[str, ...]
-    """Commands to run."""
+    advice: tuple[Advice, ...]
+    """Commands to run, the most urgent first."""
     seconds: float
     """How long it took, after encoding."""
 
@@ -74,22 +75,22 @@ class Diagnosis:
             "suspects": [_plain(own) for own in self.suspects],
             "different": [_plain(own) for own in self.different],
             "remarks": list(self.remarks),
-            "advice": list(self.advice),
+            "advice": [own.command for own in self.advice],
             "status": self.status,
             "seconds": self.seconds,
         }
 
     def lines(self) -> list[str]:
         """Return the diagnosis as text, less than a screen."""
-        said = [_clients(self.data, self.clients, self.num_classes), ""]
+        said = [_clients(self.data, self.clients, self.num_classes)]
         for way, finding in self.shift.items():
             answer = f"yes, strength {finding.strength:.2f}" if finding.found else "no"
             said.append(f"{way.replace('_', ' ')} differ{'s' * (way == 'labelling')}: {answer}. {finding.evidence}")
-        said += ["", *self._group_lines(), "", *_people("suspects", self.suspects, "none")]
+        said += [*self._group_lines(), *_people("suspects", self.suspects, MOST_SHOWN["suspects"])]
         if self.different:
-            said += _people("different, not wrong", self.different, "none", MOST_SHOWN["different"])
+            said += _people("different, not wrong", self.different, MOST_SHOWN["different"])
         said += [f"cannot be told: {remark}" for remark in self.remarks]
-        return [*said, "", "what to do", *(f"  {command}" for command in self.advice)]
+        return [*said, "what to do", *(f"  {own.command}  ({own.why})" for own in self.advice)]
 
     def card(self, client: str) -> str:
         """Return what one client may be told: about its own data alone."""
@@ -110,6 +111,8 @@ class Diagnosis:
         members: list[list[str]] = [[] for _ in range(count)]
         for member, group in zip(self.clients, self.groups, strict=True):
             members[group].append(member.name)
+        if max(map(len, members)) == 1:
+            return [f"groups: {count}, each client its own"]
         order = sorted(range(count), key=lambda group: -len(members[group]))[: MOST_SHOWN["groups"]]
         said = [f"  group {group} ({len(members[group])}): {_few(members[group])}" for group in order]
         left = count - len(order)
@@ -127,9 +130,9 @@ def _clients(data: str, clients: Sequence[Member], num_classes: int) -> str:
     return f"{data}: {len(clients):,} clients ({names}) of {span} examples, {num_classes} classes"
 
 
-def _people(title: str, people: Sequence[Suspect], nobody: str, most: int = MOST_SHOWN["suspects"]) -> list[str]:
+def _people(title: str, people: Sequence[Suspect], most: int) -> list[str]:
     if not people:
-        return [f"{title}: {nobody}"]
+        return [f"{title}: none"]
     said = [f"  {own.client}: {own.reason}" + (f". Look at {own.look}" if own.look else "") for own in people[:most]]
     left = len(people) - most
     return [title, *said, *([f"  and {left} more; --json has all"] if left > 0 else [])]

@@ -31,7 +31,7 @@ class Copies(NamedTuple):
     """A client, by position; its training examples."""
     second: int
     """Another, or the same: then its test examples have the copies."""
-    count: int
+    copies: int
 
 
 def content_keys(rows: NDArray[np.generic]) -> NDArray[np.int64]:

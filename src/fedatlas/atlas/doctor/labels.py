@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedatlas.atlas.doctor.inverted import find_inverted
 from fedatlas.atlas.doctor.noisy import Fit, find_noisy
-from fedatlas.atlas.doctor.reference import Pairing, pairings
+from fedatlas.atlas.doctor.reference import pairings
 from fedatlas.atlas.doctor.suspect import Suspect
 from fedatlas.atlas.doctor.swapped import Renaming, renaming_of
 from fedatlas.atlas.summary import Summary
@@ -26,44 +26,49 @@ class LabelFindings(NamedTuple):
     """By position."""
     renamed: int
     """The most classes that one of them names differently; 0 if none does."""
-    judged: frozenset[int]
-    """The clients that something could be compared with."""
     remarks: tuple[str, ...]
     """What cannot be told apart."""
 
 
-def find_wrong_labels(
-    summary: Summary, groups: Tensor, names: Sequence[str], classes: Sequence[str]
-) -> LabelFindings:
+def find_wrong_labels(summary: Summary, groups: Tensor, names: Sequence[str], classes: Sequence[str]) -> LabelFindings:
     """Return the clients whose labels are probably wrong, from their summary and their groups."""
-    two = summary.counts.shape[1] == 2
     inversion = find_inverted(summary)
     with repeatable(torch.device("cpu")):
-        pairs = list(pairings(summary, groups))
-        # Of two classes all that a renaming can be is an inversion, which has its own test.
-        renamings = {} if two else {pairing.client: renaming_of(pairing) for pairing in pairs}
-        tests = len(summary)
-        swapped = {i: own for i, own in renamings.items() if own.accuses(tests)}
-        accused = {*swapped, *inversion.inverted}
-        others = [(pairing, _rho(renamings.get(pairing.client))) for pairing in pairs if pairing.client not in accused]
-        noisy = find_noisy(others, tests)
+        first = _accuse(summary, groups, set(inversion.inverted))
+        # Once more, as wrong labels in a reference hide others.
+        found = _accuse(summary, groups, {*inversion.inverted, *first.swapped, *first.noisy})
     suspects = {i: _inverted(names[i], z, classes) for i, z in inversion.inverted.items()}
-    suspects |= {i: _swapped(names[i], own, classes) for i, own in swapped.items()}
-    suspects |= {i: _noisy(names[i], fit, _pairing(pairs, i)) for i, fit in noisy.items()}
-    remarks = ()
+    suspects |= {i: _swapped(names[i], own, classes) for i, own in found.swapped.items()}
+    suspects |= {i: _noisy(names[i], fit, found.among[i]) for i, fit in found.noisy.items() if i not in suspects}
+    remarks: tuple[str, ...] = ()
     if inversion.disagree is not None:
         one, other = (", ".join(names[i] for i in side) for side in inversion.disagree)
         remarks = (f"These disagree about which class is which: {one} against {other}. Who is wrong cannot be told.",)
-    most = max([2 * bool(inversion.inverted), *(len(own.classes) for own in swapped.values())])
-    return LabelFindings(suspects, most, frozenset(pairing.client for pairing in pairs), remarks)
+    most = max([2 * bool(inversion.inverted), *(len(own.classes) for own in found.swapped.values())])
+    return LabelFindings(suspects, most, remarks)
+
+
+class _Accused(NamedTuple):
+    swapped: dict[int, Renaming]
+    noisy: dict[int, Fit]
+    among: dict[int, bool]
+    """Of every client that was compared: whether it was with its own group."""
+
+
+def _accuse(summary: Summary, groups: Tensor, known: Collection[int]) -> _Accused:
+    """Return whose names are swapped and whose labels are noisy; no client is compared with the known suspects."""
+    pairs = list(pairings(summary, groups, known))
+    # Of two classes all that a renaming can be is an inversion, which has its own test.
+    several = summary.counts.shape[1] > 2
+    renamings = {pairing.client: renaming_of(pairing) for pairing in pairs} if several else {}
+    swapped = {i: own for i, own in renamings.items() if own.accuses(len(summary))}
+    others = [(pairing, _rho(renamings.get(pairing.client))) for pairing in pairs if pairing.client not in swapped]
+    noisy = find_noisy(others, len(summary), known)
+    return _Accused(swapped, noisy, {pairing.client: pairing.among for pairing in pairs})
 
 
 def _rho(renaming: Renaming | None) -> float:
     return renaming.explained if renaming is not None and renaming.classes else 0.0
-
-
-def _pairing(pairs: Sequence[Pairing], client: int) -> Pairing:
-    return next(pairing for pairing in pairs if pairing.client == client)
 
 
 def _inverted(name: str, z: float, classes: Sequence[str]) -> Suspect:
@@ -92,8 +97,8 @@ def _swapped(name: str, renaming: Renaming, classes: Sequence[str]) -> Suspect:
     )
 
 
-def _noisy(name: str, fit: Fit, pairing: Pairing) -> Suspect:
-    whom = "the others of its group" if pairing.among else "the nearest group"
+def _noisy(name: str, fit: Fit, among: bool) -> Suspect:
+    whom = "the others of its group" if among else "the nearest group"
     return Suspect(
         name,
         NOISY,

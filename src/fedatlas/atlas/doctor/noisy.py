@@ -7,16 +7,16 @@ move towards the middle of its other classes, F_k:
     z_s = [ sum of n_k <m_k - M_k, u_k> - sum of n_k c_k v_k ] / sd     v_k: the noise of M_k, which both factors share
     z_d = the excess scatter of its classes towards other classes / sd   from the others' fourth moments
 
-The variance along u_k is known on average over directions only, so it is corrected by what is seen over the clients, for
-each class; and both z are divided by what they usually are here, if that is more than chance gives. Wide scatter alone accuses nobody: clients of another kind have it too. e is
-the best fit to the means. A client is accused if (z_s + z_d) / sqrt(3) is an alarm, z_s > 1.64, e is at least 0.03, and
-the noise explains what is seen: after the fit z < 4, or 60 % of the deviation is gone. A permutation of the names that
-explains more acquits it of noise.
+The variance along u_k is known on average over directions only, so it is corrected by what is seen over the clients,
+for each class; and both z, and their sum, are divided by what they usually are here. Wide scatter alone accuses nobody:
+clients of another kind have it too. e is the best fit to the means. A client is accused if (z_s + z_d) / sd, about
+sqrt(3), is an alarm, z_s > 1.64, e is at least 0.05, and the noise explains what is seen: after the fit z < 4, or 60 %
+of the deviation is gone. A permutation of the names that explains more acquits it of noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -28,12 +28,14 @@ from fedatlas.atlas.doctor.suspect import threshold
 TYPICAL = 0.1
 """The noise whose direction is looked for."""
 SHRUNK = 1.64
-LEAST_NOISE = 0.03
+LEAST_NOISE = 0.05
 UNEXPLAINED, EXPLAINED = 4.0, 0.6
 GRID = [i / 50 for i in range(36)]
 PRIOR, WIDER, FAR = 6, 1.5, 4.0
 """So many clients are taken to have so much more variance than expected before any is seen; one farther out than two
 standard deviations counts as that, as its labels may be noisy."""
+SUM = 3**0.5
+"""The standard deviation that z_s + z_d is taken to have: the two are not independent. If they were, sqrt(2)."""
 CHANCE = 0.6745
 """The median of |z| of a standard normal."""
 
@@ -45,11 +47,8 @@ class Evidence(NamedTuple):
     """z_s."""
     scatter: float
     """z_d."""
-
-    @property
-    def score(self) -> float:
-        """(z_s + z_d) / sqrt(3): the two are not independent."""
-        return (self.shrinking + self.scatter) / 3**0.5
+    score: float
+    """Their sum, by its standard deviation."""
 
 
 class Fit(NamedTuple):
@@ -103,15 +102,16 @@ def _model(pairing: Pairing, noise: float) -> _Model:
     return _Model(share, middle - means, (away * weights).sum(1) / rest)
 
 
-def find_noisy(judged: Sequence[tuple[Pairing, float]], tests: int) -> dict[int, Fit]:
+def find_noisy(judged: Sequence[tuple[Pairing, float]], tests: int, known: Collection[int] = ()) -> dict[int, Fit]:
     """Return the clients whose labels are noisy, of ``tests`` that were looked at.
 
     Args:
         judged: the clients that may be accused, each with rho of the best other naming of its classes.
         tests: how many clients there are.
+        known: suspects, which say nothing about what is usual.
     """
     found = {}
-    for (pairing, renamed), evidence in zip(judged, evidence_of([own for own, _ in judged]), strict=True):
+    for (pairing, renamed), evidence in zip(judged, evidence_of([own for own, _ in judged], known), strict=True):
         if evidence.score <= threshold(tests) or evidence.shrinking <= SHRUNK:
             continue
         fit = fit_noise(pairing)
@@ -121,19 +121,20 @@ def find_noisy(judged: Sequence[tuple[Pairing, float]], tests: int) -> dict[int,
     return found
 
 
-def evidence_of(pairings: Sequence[Pairing]) -> list[Evidence]:
+def evidence_of(pairings: Sequence[Pairing], known: Collection[int] = ()) -> list[Evidence]:
     """Return what speaks for noisy labels at each client, against its reference and by what is usual among all."""
     if not pairings:
         return []
     models = [_model(pairing, TYPICAL) for pairing in pairings]
     parts = [_shrinking(pairing, model) for pairing, model in zip(pairings, models, strict=True)]
-    among = torch.tensor([pairing.among for pairing in pairings])
+    usual = torch.tensor([pairing.among and pairing.client not in known for pairing in pairings])
     values, variances = torch.stack([value for value, _ in parts]), torch.stack([variance for _, variance in parts])
-    by_class = _wider(values[among], variances[among])
+    by_class = _wider(values[usual], variances[usual])
     shrinking = [_ratio((v / by_class).sum(), (w / by_class).sum()) for v, w in zip(values, variances, strict=True)]
     scatter = [_scatter(pairing, model) for pairing, model in zip(pairings, models, strict=True)]
-    scales = [_scale([z for z, own in zip(all_, among.tolist(), strict=True) if own]) for all_ in (shrinking, scatter)]
-    return [Evidence(s / scales[0], d / scales[1]) for s, d in zip(shrinking, scatter, strict=True)]
+    z_s, z_d = (_scaled(torch.tensor(z), usual, 1.0) for z in (shrinking, scatter))
+    score = _scaled((z_s + z_d) / SUM, usual, 2**0.5 / SUM)
+    return [Evidence(*map(float, row)) for row in zip(z_s, z_d, score, strict=True)]
 
 
 def _wider(values: Tensor, variances: Tensor) -> Tensor:
@@ -143,10 +144,10 @@ def _wider(values: Tensor, variances: Tensor) -> Tensor:
     return (PRIOR * WIDER + seen.sum(0)) / (PRIOR + here.sum(0))
 
 
-def _scale(values: Sequence[float]) -> float:
-    """Return the standard deviation that the median of |z| says, at least 1."""
-    sizes = torch.tensor([*(abs(value) for value in values), *([CHANCE] * PRIOR)])
-    return max(float(sizes.quantile(0.5)) / CHANCE, 1.0)
+def _scaled(z: Tensor, usual: Tensor, least: float) -> Tensor:
+    """Return z by the standard deviation that the median of the usual |z| says, if this is not too small."""
+    sizes = torch.cat([z[usual].abs(), torch.full((PRIOR,), CHANCE)])
+    return z / max(float(sizes.quantile(0.5)) / CHANCE, least)
 
 
 def fit_noise(pairing: Pairing) -> Fit:

@@ -21,7 +21,7 @@ LEAST, SHARE = 3, 0.01
 class PictureFigures(NamedTuple):
     """What one client tells about its images."""
 
-    count: int
+    images: int
     blank: int
     truncated: int
 
@@ -43,14 +43,14 @@ def _plain(images: Tensor) -> Tensor:
 def broken(figures: Sequence[PictureFigures]) -> dict[int, tuple[str, int]]:
     """Return the clients with broken images, each with ``blank`` or ``truncated`` and their number."""
     found: dict[int, tuple[str, int]] = {}
-    total, truncated = sum(own.count for own in figures), sum(own.truncated for own in figures)
+    total, truncated = sum(own.images for own in figures), sum(own.truncated for own in figures)
     for i, own in enumerate(figures):
-        if own.blank >= LEAST and own.blank >= SHARE * own.count:
+        if own.blank >= LEAST and own.blank >= SHARE * own.images:
             found[i] = ("blank", own.blank)
-        elif own.truncated >= LEAST and own.truncated >= SHARE * own.count:
-            rest = max(total - own.count, 1)
+        elif own.truncated >= LEAST and own.truncated >= SHARE * own.images:
+            rest = max(total - own.images, 1)
             usual = (truncated - own.truncated + 1) / (rest + 1)
-            if _chance(own.truncated, own.count, usual) < FALSE_ALARMS / len(figures) and len(figures) > 1:
+            if _chance(own.truncated, own.images, usual) < FALSE_ALARMS / len(figures) and len(figures) > 1:
                 found[i] = ("truncated", own.truncated)
     return found
 

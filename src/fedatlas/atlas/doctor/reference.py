@@ -7,16 +7,15 @@ classes is compared with those whose inputs it has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedatlas.atlas.floor import LEAST, PRIOR, noise_floor
 from fedatlas.atlas.merge import Cells, cells_of, without
-from fedatlas.atlas.summary import Summary
+from fedatlas.atlas.summary import Summary, Whitening
 from fedatlas.atlas.verdict import best_matching
 
 ENOUGH = 3
@@ -99,41 +98,44 @@ class Pairing:
         return off - self.own.variances[k][:, None] - self.other.variances[k]
 
 
-def pairings(summary: Summary, groups: Tensor) -> Iterator[Pairing]:
-    """Yield every client with what it is compared with; one with which nothing can be compared is left out."""
-    floor = noise_floor(summary)
-    cells = cells_of(summary, floor)
+def pairings(summary: Summary, groups: Tensor, apart: Collection[int] = ()) -> Iterator[Pairing]:
+    """Yield every client with what it is compared with; one with which nothing can be compared is left out.
+
+    Args:
+        summary: of all clients.
+        groups: the group of each.
+        apart: clients, by position, that no other is compared with.
+    """
+    kept = torch.tensor([i not in apart for i in range(len(summary))])
+    cells = cells_of(summary, noise_floor(summary))
     count = int(groups.max()) + 1
-    pooled = cells.pool(groups, count)
-    sizes = torch.bincount(groups, minlength=count)
-    sums = _sums(summary, groups, count)
-    clients = _sums(summary, torch.arange(len(summary)), len(summary))
-    largest = sizes.argsort(descending=True, stable=True)[:MOST_TRIED].tolist()
+    pooled = cells.take(kept).pool(groups[kept], count)
+    sizes = torch.bincount(groups[kept], minlength=count).tolist()
+    clients = _sums(summary)
+    sums = {name: _by_group(table[kept], groups[kept], count) for name, table in clients.items()}
+    overall = _side(pooled.pool(torch.zeros(count, dtype=torch.int64), 1), {k: v.sum(0) for k, v in sums.items()})
+    sides = [_side(pooled.take(slice(g, g + 1)), {k: v[g] for k, v in sums.items()}) for g in range(count)]
+    largest = sorted(range(count), key=lambda g: -sizes[g])[:MOST_TRIED]
     enough = min(FEW_CLASSES, summary.counts.shape[1])
-    spread, span = summary.whitening.spread, summary.whitening.span
-    overall = _side(cells.pool(torch.zeros_like(groups), 1), {name: table.sum(0) for name, table in sums.items()})
     for i in range(len(summary)):
-        home = int(groups[i])
-        own = _side(cells.take(slice(i, i + 1)), {name: table[i] for name, table in clients.items()})
-        common: dict[str, Any] = {"client": i, "own": own, "spread": spread, "span": span}
-        found: list[Pairing] = []
-        if int(sizes[home]) > ENOUGH:
-            rest = without(pooled.take(slice(home, home + 1)), cells.take(slice(i, i + 1)))
-            left = {name: table[home] - clients[name][i] for name, table in sums.items()}
-            other = _side(rest, left)
-            found = [Pairing(**common, **_scatter(other, overall), other=other, among=True)]
+        home, mine = int(groups[i]), slice(i, i + 1)
+        among = sizes[home] - int(kept[i]) >= ENOUGH
+        if not among:
+            others = [sides[g] for g in largest if g != home and sizes[g] >= FEWEST and sizes[g] > sizes[home]]
+        elif kept[i]:
+            rest = without(pooled.take(slice(home, home + 1)), cells.take(mine))
+            others = [_side(rest, {name: table[home] - clients[name][i] for name, table in sums.items()})]
         else:
-            for g in largest:
-                if g != home and int(sizes[g]) >= FEWEST and int(sizes[g]) > int(sizes[home]):
-                    other = _side(pooled.take(slice(g, g + 1)), {name: table[g] for name, table in sums.items()})
-                    found.append(Pairing(**common, **_scatter(other, overall), other=other, among=False))
+            others = [sides[home]]
+        own = _side(cells.take(mine), {name: table[i] for name, table in clients.items()})
+        found = [_pairing(i, own, other, overall, summary.whitening, among) for other in others]
         found = [pairing for pairing in found if len(pairing.shared) >= enough]
         if found:
             yield min(found, key=_nearness)
 
 
-def _scatter(other: Side, overall: Side) -> dict[str, Tensor]:
-    """Return ``usual`` and ``unevenness`` of a reference; all clients count as a few examples more."""
+def _pairing(client: int, own: Side, other: Side, overall: Side, whitening: Whitening, among: bool) -> Pairing:
+    """Return a pairing; of scatter, all clients count as a few examples of the reference more."""
 
     def mean(side: Side) -> Tensor:
         return side.inside / (side.counts - side.cells).clamp(min=1)
@@ -144,12 +146,17 @@ def _scatter(other: Side, overall: Side) -> dict[str, Tensor]:
         return (side.inside_squares / many / average.square().clamp(min=1e-12) - 1).clamp(min=0)
 
     freedom = (other.counts - other.cells).clamp(min=0)
-    share = freedom / (freedom + PRIOR)
-    trust = freedom / (freedom + UNEVEN)
-    return {
-        "usual": share * mean(other) + (1 - share) * mean(overall),
-        "unevenness": trust * uneven(other) + (1 - trust) * uneven(overall),
-    }
+    share, trust = freedom / (freedom + PRIOR), freedom / (freedom + UNEVEN)
+    return Pairing(
+        client=client,
+        own=own,
+        other=other,
+        spread=whitening.spread,
+        span=whitening.span,
+        usual=share * mean(other) + (1 - share) * mean(overall),
+        unevenness=trust * uneven(other) + (1 - trust) * uneven(overall),
+        among=among,
+    )
 
 
 def _nearness(pairing: Pairing) -> float:
@@ -159,16 +166,17 @@ def _nearness(pairing: Pairing) -> float:
     return float(table[torch.arange(len(matched)), torch.tensor(matched)].mean())
 
 
-def _sums(summary: Summary, groups: Tensor, count: int) -> dict[str, Tensor]:
-    tables = {
+def _sums(summary: Summary) -> dict[str, Tensor]:
+    """Return the figures of every client that add up, (clients, classes) each."""
+    return {
         "inside": summary.inside,
         "inside_squares": summary.inside_squares,
         "cells": (summary.counts > 0).double(),
     }
-    classes = summary.counts.shape[1]
-    return {
-        name: torch.zeros(count, classes).double().index_add_(0, groups, table) for name, table in tables.items()
-    }
+
+
+def _by_group(table: Tensor, groups: Tensor, count: int) -> Tensor:
+    return table.new_zeros(count, table.shape[1]).index_add_(0, groups, table)
 
 
 def _side(cells: Cells, sums: dict[str, Tensor]) -> Side:
@@ -180,4 +188,3 @@ def _side(cells: Cells, sums: dict[str, Tensor]) -> Side:
         anisotropy=cells.anisotropy[:, 0],
         **sums,
     )
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FALSE_ALARMS = 0.05
-"""The chance that a test accuses any client of a federation without a fault; each of C clients is tested at this / C."""
+"""The chance that a test accuses any client of a federation without a fault: each of C is tested at this / C."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Suspect:
     """What a person should look at."""
     card: str
     """The same for the client itself, without a word about other clients' data."""
+    column: str | None = None
+    """The column that is wrong, of a table."""
 
 
 def threshold(tests: int) -> float:
