@@ -23,6 +23,9 @@ from fedatlas.atlas.floor import LEAST, noise_floor
 from fedatlas.atlas.summary import Summary
 from fedatlas.seeds import repeatable
 
+ALARMS = 0.25
+"""Of clients whose ways had nothing to do with each other. Right labels have z far above 0, and give alarms far less
+often: none in 300 draws of the four hospitals of ``heart``."""
 FEWEST = 3
 """Clients with both classes; of two none can be the smaller side."""
 
@@ -49,7 +52,7 @@ def find_inverted(summary: Summary) -> Inversion:
         sides = torch.where(leading >= 0, 1.0, -1.0).double()
         sides = sides if float(sides.sum()) >= 0 else -sides
         against = _against(product, variance, sides)
-        alarms = {j: -float(against[j]) for j in range(len(known)) if -against[j] > threshold(len(known))}
+        alarms = {j: -float(against[j]) for j in range(len(known)) if -against[j] > threshold(len(known), ALARMS)}
         lower = [j for j in range(len(known)) if sides[j] < 0 and j in alarms]
         if 2 * int((sides < 0).sum()) == len(known):
             halves = [tuple(int(known[j]) for j in range(len(known)) if (sides[j] < 0) == low) for low in (False, True)]

@@ -16,7 +16,6 @@ from torch import Tensor
 from fedatlas.atlas.floor import LEAST, PRIOR, noise_floor
 from fedatlas.atlas.merge import Cells, cells_of, without
 from fedatlas.atlas.summary import Summary, Whitening
-from fedatlas.atlas.verdict import best_matching
 
 ENOUGH = 3
 """Others that a client's own group must have to judge it."""
@@ -91,11 +90,18 @@ class Pairing:
         assert isinstance(deviation, Tensor)
         return float(excess.sum() / (2 * deviation.square().sum()).sqrt()) if len(k) else 0.0
 
-    def distances(self) -> Tensor:
-        """Return (shared, shared): |m_k - M_l|^2 less its noise, of every two classes."""
-        k = self.shared
-        off = (self.own.means[k][:, None] - self.other.means[k]).square().sum(2)
-        return off - self.own.variances[k][:, None] - self.other.variances[k]
+    def match(self) -> tuple[Tensor, Tensor]:
+        """Return the class of the reference that each shared class fits best, and |m_k - M_l|^2 less its noise there.
+
+        No two have the same; the client may lack what it is matched with, as a name that it uses for another class.
+        """
+        from scipy.optimize import linear_sum_assignment  # here, as it takes longer to load than all of this package
+
+        k, known = self.shared, (self.other.counts >= LEAST).nonzero().flatten()
+        off = (self.own.means[k][:, None] - self.other.means[known]).square().sum(2)
+        table = off - self.own.variances[k][:, None] - self.other.variances[known]
+        rows, columns = (torch.from_numpy(found) for found in linear_sum_assignment(table.numpy()))
+        return known[columns], table[rows, columns]
 
 
 def pairings(summary: Summary, groups: Tensor, apart: Collection[int] = ()) -> Iterator[Pairing]:
@@ -161,9 +167,7 @@ def _pairing(client: int, own: Side, other: Side, overall: Side, whitening: Whit
 
 def _nearness(pairing: Pairing) -> float:
     """Return the mean squared distance of classes, by the best matching of their names."""
-    table = pairing.distances()
-    matched, _ = best_matching(table)
-    return float(table[torch.arange(len(matched)), torch.tensor(matched)].mean())
+    return float(pairing.match()[1].mean())
 
 
 def _sums(summary: Summary) -> dict[str, Tensor]:

@@ -25,12 +25,12 @@ class Suspect:
     """The column that is wrong, of a table."""
 
 
-def threshold(tests: int) -> float:
-    """Return the z above which one of so many tests is an alarm: Phi^-1(1 - 0.05 / tests).
+def threshold(tests: int, alarms: float = FALSE_ALARMS) -> float:
+    """Return the z above which one of so many tests is an alarm: Phi^-1(1 - alarms / tests).
 
     >>> round(threshold(1), 3), round(threshold(100), 3)
     (1.645, 3.291)
     """
     from scipy.special import ndtri  # here, as it takes longer to load than all of this package
 
-    return float(ndtri(1 - FALSE_ALARMS / max(tests, 1)))
+    return float(ndtri(1 - alarms / max(tests, 1)))

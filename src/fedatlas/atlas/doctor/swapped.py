@@ -1,19 +1,17 @@
 """Whether a client calls classes by other names than its reference does.
 
 D_kl is the squared distance of class k of the client from class l of the reference, less its noise, and rho = 1 - D of
-the best matching / D of equal names. Names are swapped if the client differs at all (z is an alarm), rho is at least
-0.6, the matching is not that of equal names, and it explains what is seen: z of the rest is below 4, or rho above 0.8.
+the best matching / D of equal names. A class may be matched with one that the client lacks. Names are swapped if the
+client differs at all (z is an alarm), rho is at least 0.6, the matching is not that of equal names, and it explains
+what is seen: z of the rest is below 4, or rho above 0.8.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-
 from fedatlas.atlas.doctor.reference import Pairing
 from fedatlas.atlas.doctor.suspect import threshold
-from fedatlas.atlas.verdict import best_matching
 
 EXPLAINED, SURELY = 0.6, 0.8
 UNEXPLAINED = 4.0
@@ -40,13 +38,12 @@ class Renaming(NamedTuple):
 
 def renaming_of(pairing: Pairing) -> Renaming:
     """Return the best matching of a client's classes with its reference's."""
-    shared = pairing.shared
-    table = pairing.distances()
-    matched, explained = best_matching(table)
-    found = table[torch.arange(len(matched)), torch.tensor(matched)]
+    matched, after = pairing.match()
+    before = pairing.excess()
+    total = float(before.sum())
     return Renaming(
-        classes=tuple((int(shared[k]), int(shared[m])) for k, m in enumerate(matched) if k != m),
-        explained=explained,
-        z=pairing.z(pairing.excess()),
-        residual=pairing.z(found),
+        classes=tuple((k, m) for k, m in zip(pairing.shared.tolist(), matched.tolist(), strict=True) if k != m),
+        explained=min(1 - float(after.sum()) / total, 1.0) if total > 0 else 0.0,
+        z=pairing.z(before),
+        residual=pairing.z(after),
     )

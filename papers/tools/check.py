@@ -1,0 +1,250 @@
+"""Prints how often ``fedatlas check`` finds wrong data, and how often it accuses clients whose data are right.
+
+python -m papers.tools.check --data FOLDER --sets digits,mnist --federations 40
+
+FOLDER holds mnist.npz and, if asked for, other sets of that form (x_train, y_train); the digits and heart are embedded.
+Thresholds were set on seeds 0 to 19; seeds from 100 on are measured. Federations have decoys, which are right but rare:
+clients of 30 images, of four classes, and of other looks or domains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from fedatlas.atlas.doctor.columns import describe_columns, find_faults
+from fedatlas.atlas.doctor.examination import Examination, examine
+from fedatlas.atlas.doctor.inverted import find_inverted
+from fedatlas.atlas.summary import Summary, summarise
+from fedatlas.data import NaturalId, federate, load_dataset
+from fedatlas.data.federation import Client, Federation
+from fedatlas.seeds import numpy_generator
+from papers.tools.shifted_pools import Kind, Pool, Recipe, load_pool
+from papers.tools.verdict import shuffled
+
+NOISES = (0.1, 0.2, 0.4)
+SKEWS = (None, 0.3)
+OTHER_LOOKS = ("turned 90", "inverted", "inverted")
+
+
+@dataclass
+class Tally:
+    """What was found in the federations of one cell."""
+
+    wrong: int = 0
+    """Clients with wrong labels."""
+    found: int = 0
+    named: int = 0
+    """Of those found: with the right kind and, of swaps, with classes that were swapped only."""
+    federations: int = 0
+    accused: int = 0
+    """Federations in which a client with right labels was accused."""
+    decoys: int = 0
+    decoys_accused: int = 0
+    seconds: list[float] = field(default_factory=list)
+
+    def line(self, name: str) -> str:
+        """Return one row of the table."""
+        found = f"{self.found} of {self.wrong} ({100 * self.found / self.wrong:.0f} %)" if self.wrong else "–"
+        return (
+            f"| {name} | {found} | {self.named if self.wrong else '–'} | {self.accused} of {self.federations} "
+            f"| {self.decoys_accused} of {self.decoys} |"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Clients of one federation: the usual ones first, of which the first may be wrong, then decoys."""
+
+    kinds: Sequence[Kind]
+    images: int
+    usual: int
+
+    def spoilt(self, count: int, noise: float, swap: tuple[int, ...] | None) -> Setting:
+        """Return the setting with wrong labels at the first clients."""
+        changed = [
+            replace(kind, noise=noise, naming=kind.naming if swap is None else swap) for kind in self.kinds[:count]
+        ]
+        return replace(self, kinds=[*changed, *self.kinds[count:]])
+
+
+def clean_settings(pool: Pool, rng: np.random.Generator) -> Iterator[tuple[str, Setting]]:
+    """Yield federations of every kind in which nothing is wrong."""
+    images = 75 if pool.domains is not None else 150
+    order = [str(look) for look in rng.permutation(pool.looks)] if pool.domains is not None else ["plain"]
+    usual = Kind(order[0])
+    others = [Kind(look) for look in (order[1:3] + order[2:3] if pool.domains is not None else OTHER_LOOKS)]
+    small, few = [replace(usual, images=30)] * 3, [replace(usual, classes=4)] * 2
+    yield "decoys", Setting(kinds=[*[usual] * 12, *small, *few, *others], images=images, usual=12)
+    yield "one kind", Setting(kinds=[usual] * 20, images=images, usual=20)
+    if pool.domains is not None:
+        kinds = [Kind(look) for look in pool.looks] * 4
+        yield "five domains", Setting(kinds=kinds, images=images, usual=20)
+    else:
+        kinds = [Kind(look) for look in ("plain", "turned 90", "inverted", "noisy")] * 5
+        yield "four looks", Setting(kinds=kinds, images=images, usual=20)
+
+
+def examined(pool: Pool, setting: Setting, alpha: float | None, seed: int) -> tuple[Examination, float]:
+    """Return what is found in one federation, and the seconds after encoding."""
+    federation, embeddings = pool.draw(Recipe(kinds=setting.kinds, images=setting.images, alpha=alpha), seed)
+    begun = time.perf_counter()
+    names = [client.name for client in federation]
+    found = examine(summarise(federation, embeddings.examples), names, federation.data.classes)
+    return found, time.perf_counter() - begun
+
+
+def measure(
+    pool: Pool, part: str, alpha: float | None, seeds: range, *, noise: float = 0.0, swap: bool = False
+) -> Tally:
+    """Return the tally of one cell."""
+    tally = Tally()
+    for seed in seeds:
+        rng = numpy_generator(seed, "check recipes")
+        setting = dict(clean_settings(pool, rng))[part]
+        count = 2 if noise else int(swap)
+        renamed = shuffled(rng, 2) if swap else None
+        found, took = examined(pool, setting.spoilt(count, noise, renamed), alpha, seed)
+        accused = {int(own.client.split("-")[1]): own for own in found.suspects}
+        tally.wrong += count
+        tally.found += sum(i in accused for i in range(count))
+        kind = "labels-noisy" if noise else "labels-swapped"
+        tally.named += sum(i in accused and accused[i].kind == kind for i in range(count))
+        tally.federations += 1
+        tally.accused += any(i >= count for i in accused)
+        tally.decoys += len(setting.kinds) - setting.usual
+        tally.decoys_accused += sum(i >= setting.usual for i in accused)
+        tally.seconds.append(took)
+    return tally
+
+
+def measure_pool(pool: Pool, seeds: range) -> None:
+    """Print the cells of one data set."""
+    for alpha in SKEWS:
+        skew = "" if alpha is None else f", Dirichlet {alpha}"
+        for part in dict(clean_settings(pool, numpy_generator(0, "check recipes"))):
+            tally = measure(pool, part, alpha, seeds)
+            print(tally.line(f"{pool.name}: {part}, nothing wrong{skew}"), flush=True)
+        for noise in NOISES:
+            tally = measure(pool, "decoys", alpha, seeds, noise=noise)
+            print(tally.line(f"{pool.name}: two clients with {100 * noise:.0f} % noise{skew}"), flush=True)
+        tally = measure(pool, "decoys", alpha, seeds, swap=True)
+        print(tally.line(f"{pool.name}: one client with two names swapped{skew}"), flush=True)
+
+
+def heart() -> Federation:
+    """Return the four hospitals."""
+    return federate(load_dataset("heart"), NaturalId(min_samples=1), seed=0)
+
+
+def resampled(federation: Federation, rng: np.random.Generator, most: int | None) -> Federation:
+    """Return the federation with every client's examples drawn again, with repetition."""
+    clients = []
+    for client in federation:
+        own = torch.cat([client.train, client.test])
+        drawn = own[torch.from_numpy(rng.integers(0, len(own), min(len(own), most or len(own))))]
+        clients.append(Client(name=client.name, train=drawn, test=client.test[:0]))
+    return replace(federation, clients=tuple(clients))
+
+
+def inverted(federation: Federation, client: int) -> Federation:
+    """Return the federation with one client's labels inverted."""
+    own = torch.cat([federation.clients[client].train, federation.clients[client].test]).unique()
+    labels = federation.data.labels.clone()
+    labels[own] = 1 - labels[own]
+    return replace(federation, data=replace(federation.data, labels=labels))
+
+
+def measure_heart(seeds: range) -> None:
+    """Print how often an inverted hospital is named, and columns that stand for missing."""
+    whole = heart()
+    for most in (None, 50):
+        for wrong in (None, *range(len(whole))):
+            named = others = 0
+            for seed in seeds:
+                drawn = resampled(whole, numpy_generator(seed, "heart"), most)
+                federation = drawn if wrong is None else inverted(drawn, wrong)
+                summary = summarise(federation, federation.data.inputs)
+                assert isinstance(summary, Summary)
+                found = find_inverted(summary).inverted
+                named += wrong in found
+                others += bool({*found} - {wrong})
+            size = "full size" if most is None else f"{most} patients each"
+            who = "none" if wrong is None else whole.clients[wrong].name
+            print(f"| heart, {size}, inverted: {who} | {named} | {others} | {len(seeds)} |", flush=True)
+
+
+def measure_columns(seeds: range) -> None:
+    """Print how often codes and scales that were planted in a column of heart are found, and false ones."""
+    table = heart().data.table
+    assert table is not None
+    columns = [table.columns.index(name) for name in ("age", "trestbps", "thalach")]
+    values = table.values[np.isfinite(table.values[:, columns]).all(1)][:, columns]
+    # Zero pressure is a fault of the data themselves.
+    values = values[(values > 0).all(1)]
+    planted = {
+        "nothing": None,
+        **{f"code {code:g}": (code, None) for code in (0.0, -1.0, -9.0, 99.0, 999.0)},
+        **{f"factor {factor:g}": (None, factor) for factor in (10.0, 0.0555, 2.54, 0.4536)},
+    }
+    for name, fault in planted.items():
+        found = false = 0
+        for seed in seeds:
+            rng = numpy_generator(seed, "columns")
+            parts = np.array_split(rng.permutation(values), 4)
+            column = int(rng.integers(len(columns)))
+            if fault is not None and fault[0] is not None:
+                parts[0][rng.random(len(parts[0])) < 0.1, column] = fault[0]
+            elif fault is not None and fault[1] is not None:
+                parts[0][:, column] *= fault[1]
+            faults = {(one.client, one.column) for one in find_faults([describe_columns(part) for part in parts])}
+            found += fault is not None and (0, column) in faults
+            false += bool(faults - ({(0, column)} if fault is not None else set()))
+        print(f"| columns, {name} | {found} | {false} | {len(seeds)} |", flush=True)
+
+
+def measure_time(pool: Pool) -> None:
+    """Print the seconds for many clients."""
+    kind = Kind(pool.looks[0])
+    for clients in (100, 1000):
+        setting = Setting(kinds=[kind] * clients, images=150, usual=clients)
+        seconds = median(examined(pool, setting, None, seed)[1] for seed in range(100, 103))
+        print(f"| {clients} clients of 150 images | {seconds:.1f} s |", flush=True)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder of mnist.npz and others")
+    parser.add_argument("--sets", default="digits", help="comma separated: digits, mnist, or NAME of NAME.npz")
+    parser.add_argument("--parts", default="labels,heart,columns,time", help="comma separated")
+    parser.add_argument("--federations", type=int, default=40, help="of each cell")
+    parser.add_argument("--first-seed", type=int, default=100)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    seeds = range(options.first_seed, options.first_seed + options.federations)
+    parts = options.parts.split(",")
+    pools = [load_pool(name, options.data) for name in options.sets.split(",")]
+    if "labels" in parts:
+        print("| federation | found | with the right kind | federations with a false accusation | decoys accused |")
+        print("|---|---|---|---|---|", flush=True)
+        for pool in pools:
+            measure_pool(pool, seeds)
+    for part, measure_part in (("heart", measure_heart), ("columns", measure_columns)):
+        if part in parts:
+            print(f"\n| {part} | found | others named | of |\n|---|---|---|---|", flush=True)
+            measure_part(seeds)
+    if "time" in parts:
+        print("\n| federation | after encoding |\n|---|---|", flush=True)
+        measure_time(pools[0])
+
+
+if __name__ == "__main__":
+    main()
