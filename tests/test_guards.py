@@ -23,8 +23,8 @@ DOOR = """
 SGD Adam Algorithm AlgorithmCheckError Atlas Batch ByGroup Client ClientContext ClientData ClientInfo Cohort Config
 DataError Dataset Disclosure FedatlasError Federation LocalOptimizer Output Roster Run RunFolderError Sampler Seeds
 ServerRule Settings Sharing Simulator Split Tensors Term TrainingError UsageError Verdict Weighting adapt adapting
-algorithms atlas check_algorithm compare data federate from_arrays from_image_folder from_npz from_table load_dataset
-make_atlas models play report testing train
+algorithms atlas check check_algorithm compare data federate from_arrays from_image_folder from_npz from_table
+load_dataset make_atlas models play report testing train
 """
 
 OPTIONS = {
@@ -45,6 +45,7 @@ OPTIONS = {
         "save",
         "onnx",
     },
+    "check": {"run", "config", "set_", "data", "data_folder", "seed", "encoder", "as_json", "html"},
     "compare": {
         "config",
         "set_",

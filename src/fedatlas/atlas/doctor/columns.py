@@ -33,7 +33,7 @@ FAR, GAP = 2.0, 1.0
 """In interquartile ranges."""
 DISTINCT = 8
 """Values that a column has at least if it measures something; fewer are grades or yes and no."""
-FACTOR, APART, AGREE, SPREAD = 1.8, 2.0, 1.3, 0.8
+FACTOR, APART, AGREE, SPREAD = 1.8, 2.0, 1.5, 0.8
 """The least factor, by how much it exceeds the others' spread, how far median and width may differ, and the quantile of
 the others' factors that is called their spread."""
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedatlas.atlas.doctor.columns import ColumnFigures, Fault, describe_columns, find_faults
 from fedatlas.atlas.doctor.duplicates import Copies, content_keys, find_copies
-from fedatlas.atlas.doctor.pictures import broken, describe_pictures
+from fedatlas.atlas.doctor.pictures import broken, describe_pictures, is_blank
 from fedatlas.atlas.doctor.suspect import Suspect
 from fedatlas.data.federation import Federation
 from fedatlas.data.table import NUMBER, Table
@@ -106,17 +107,19 @@ def picture_suspects(federation: Federation) -> list[Suspect]:
 
 
 def copy_suspects(federation: Federation) -> list[Suspect]:
-    """Return the clients that have the same examples as another, or in training and in test."""
+    """Return the clients that have the same examples as another, or in training and in test; blank images are none."""
     data = federation.data
-    keys = content_keys(
-        data.inputs.cpu().numpy() if data.table is None else np.nan_to_num(data.table.values, nan=-1e300)
-    )
-    train, test = ([keys[part.cpu().numpy()] for part in parts] for parts in _parts(federation))
-    return [_copies(federation, own) for own in find_copies(train, test)]
+    cells = data.inputs.cpu().numpy() if data.table is None else np.nan_to_num(data.table.values, nan=-1e300)
+    keys = content_keys(cells)
+    counted = ~is_blank(data.inputs).cpu().numpy() if data.kind == "image" else np.ones(len(data), bool)
 
+    def kept(part: Tensor) -> NDArray[np.int64]:
+        own: NDArray[np.int64] = part.cpu().numpy()
+        found: NDArray[np.int64] = keys[own[counted[own]]]
+        return found
 
-def _parts(federation: Federation) -> tuple[list[Tensor], list[Tensor]]:
-    return [client.train for client in federation], [client.test for client in federation]
+    found = find_copies([kept(client.train) for client in federation], [kept(client.test) for client in federation])
+    return [_copies(federation, own) for own in found]
 
 
 def _copies(federation: Federation, copies: Copies) -> Suspect:

@@ -24,8 +24,8 @@ from fedatlas.atlas.summary import Summary
 from fedatlas.seeds import repeatable
 
 ALARMS = 0.25
-"""Of clients whose ways had nothing to do with each other. Right labels have z far above 0, and give alarms far less
-often: none in 300 draws of the four hospitals of ``heart``."""
+"""The chance of an alarm if clients' ways had nothing to do with each other. Right labels have z far above 0, and give
+alarms far less often."""
 FEWEST = 3
 """Clients with both classes; of two none can be the smaller side."""
 
@@ -55,8 +55,10 @@ def find_inverted(summary: Summary) -> Inversion:
         alarms = {j: -float(against[j]) for j in range(len(known)) if -against[j] > threshold(len(known), ALARMS)}
         lower = [j for j in range(len(known)) if sides[j] < 0 and j in alarms]
         if 2 * int((sides < 0).sum()) == len(known):
-            halves = [tuple(int(known[j]) for j in range(len(known)) if (sides[j] < 0) == low) for low in (False, True)]
-            return Inversion({}, (halves[0], halves[1]) if lower else None)
+            one, other = (
+                tuple(int(known[j]) for j in range(len(known)) if sides[j] == side) for side in (sides[0], -sides[0])
+            )
+            return Inversion({}, (one, other) if lower else None)
         return Inversion({int(known[j]): alarms[j] for j in lower}, None)
 
 

@@ -10,7 +10,7 @@ move towards the middle of its other classes, F_k:
 The variance along u_k is known on average over directions only, so it is corrected by what is seen over the clients,
 for each class; and both z, and their sum, are divided by what they usually are here. Wide scatter alone accuses nobody:
 clients of another kind have it too. e is the best fit to the means. A client is accused if (z_s + z_d) / sd, about
-sqrt(3), is an alarm, z_s > 1.64, e is at least 0.05, and the noise explains what is seen: after the fit z < 4, or 60 %
+sqrt(3), is an alarm, z_s > 1.64, e is at least 0.04, and the noise explains what is seen: after the fit z < 4, or 60 %
 of the deviation is gone. A permutation of the names that explains more acquits it of noise.
 """
 
@@ -28,7 +28,7 @@ from fedatlas.atlas.doctor.suspect import threshold
 TYPICAL = 0.1
 """The noise whose direction is looked for."""
 SHRUNK = 1.64
-LEAST_NOISE = 0.05
+LEAST_NOISE = 0.04
 UNEXPLAINED, EXPLAINED = 4.0, 0.6
 GRID = [i / 50 for i in range(36)]
 PRIOR, WIDER, FAR = 6, 1.5, 4.0
@@ -36,8 +36,10 @@ PRIOR, WIDER, FAR = 6, 1.5, 4.0
 standard deviations counts as that, as its labels may be noisy."""
 SUM = 3**0.5
 """The standard deviation that z_s + z_d is taken to have: the two are not independent. If they were, sqrt(2)."""
-CHANCE = 0.6745
-"""The median of |z| of a standard normal."""
+CHANCE = {0.5: 0.6745, 0.8: 1.2816}
+"""Quantiles of |z| of a standard normal."""
+ALARMS = 0.02
+"""Less than for other tests: tails are longer than a normal's even so."""
 
 
 class Evidence(NamedTuple):
@@ -112,7 +114,7 @@ def find_noisy(judged: Sequence[tuple[Pairing, float]], tests: int, known: Colle
     """
     found = {}
     for (pairing, renamed), evidence in zip(judged, evidence_of([own for own, _ in judged], known), strict=True):
-        if evidence.score <= threshold(tests) or evidence.shrinking <= SHRUNK:
+        if evidence.score <= threshold(tests, ALARMS) or evidence.shrinking <= SHRUNK:
             continue
         fit = fit_noise(pairing)
         explains = fit.residual < UNEXPLAINED or fit.explained >= EXPLAINED
@@ -145,9 +147,16 @@ def _wider(values: Tensor, variances: Tensor) -> Tensor:
 
 
 def _scaled(z: Tensor, usual: Tensor, least: float) -> Tensor:
-    """Return z by the standard deviation that the median of the usual |z| says, if this is not too small."""
-    sizes = torch.cat([z[usual].abs(), torch.full((PRIOR,), CHANCE)])
-    return z / max(float(sizes.quantile(0.5)) / CHANCE, least)
+    """Return z by the standard deviation that quantiles of the usual |z| say, at least ``least``.
+
+    The median, and one farther out, as tails may be long.
+    """
+    sizes = z[usual].abs()
+    found = [
+        float(torch.cat([sizes, torch.full((PRIOR,), chance)]).quantile(share)) / chance
+        for share, chance in CHANCE.items()
+    ]
+    return z / max(*found, least)
 
 
 def fit_noise(pairing: Pairing) -> Fit:

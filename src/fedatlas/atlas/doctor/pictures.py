@@ -1,7 +1,8 @@
 """Broken images: blank ones, and ones whose lower part was never read.
 
-A blank image has one value in every pixel. A truncated one has a lower quarter of one colour, under a part that varies;
-images of things on a plain ground look the same, so a client is named only where it has far more of them than others.
+A blank image has one value in every pixel. A truncated one has a lower quarter of one colour at least, and above it a
+row that is another colour nearly everywhere: things on a plain ground do not end so. Pictures with bars do, so a client
+is named only where it has far more of them than others.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from fedatlas.atlas.doctor.suspect import FALSE_ALARMS
 
+EDGE = 0.8
+"""The share of the last row that was read whose pixels have another colour than what follows."""
 LEAST, SHARE = 3, 0.01
 """Blank or truncated images that are worth naming, and their share of a client's."""
 
@@ -28,16 +31,27 @@ class PictureFigures(NamedTuple):
 
 def describe_pictures(images: Tensor) -> PictureFigures:
     """Return one client's figures about its images, (N, channels, height, width)."""
-    blank, lower = (_plain(part) for part in (images, images[:, :, -max(images.shape[2] // 4, 1) :]))
-    return PictureFigures(len(images), int(blank.sum()), int((lower & ~blank).sum()))
+    return PictureFigures(len(images), int(is_blank(images).sum()), int(is_truncated(images).sum()))
 
 
-def _plain(images: Tensor) -> Tensor:
-    """Return which images have the same value in every pixel of a channel."""
-    if not images.numel():
-        return torch.zeros(len(images), dtype=torch.bool)
-    pixels = images.flatten(2)
-    return (pixels == pixels[:, :, :1]).all(2).all(1)
+def is_blank(images: Tensor) -> Tensor:
+    """Return which images have the same colour in every pixel."""
+    return _like_the_last(images).all(2).all(1)
+
+
+def is_truncated(images: Tensor) -> Tensor:
+    """Return which images have a lower part of one colour under a row of others."""
+    alike = _like_the_last(images)
+    height = images.shape[2]
+    plain = alike.all(2).flip(1).int().cumprod(1).sum(1)
+    above = (height - 1 - plain).clamp(min=0)
+    other = 1 - alike[torch.arange(len(images)), above].double().mean(1)
+    return (plain >= max(height // 4, 1)) & (plain < height) & (other >= EDGE)
+
+
+def _like_the_last(images: Tensor) -> Tensor:
+    """Return (N, height, width): which pixels have the colour of the last one."""
+    return (images == images[:, :, -1:, -1:]).all(1)
 
 
 def broken(figures: Sequence[PictureFigures]) -> dict[int, tuple[str, int]]:

@@ -1,0 +1,173 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedatlas.atlas.doctor.columns import Code, describe_columns, find_faults, is_constant, other_scale
+from fedatlas.atlas.doctor.contents import copy_suspects, own_examples, picture_suspects
+from fedatlas.atlas.doctor.duplicates import Copies, content_keys, find_copies
+from fedatlas.atlas.doctor.pictures import PictureFigures, broken, describe_pictures
+from fedatlas.atlas.doctor.sizes import lacking_classes, small_clients
+from fedatlas.data import Iid, federate, from_arrays
+from fedatlas.seeds import numpy_generator
+
+
+def _clients(count: int = 4, rows: int = 100) -> list[np.ndarray]:
+    """Return clients' rows of a measurement (100 to 300), a grade (0 to 3) and a share (0 to 1)."""
+    rng = numpy_generator(0, "columns")
+    return [
+        np.stack([rng.normal(200, 30, rows), rng.integers(0, 4, rows), rng.random(rows)], axis=1) for _ in range(count)
+    ]
+
+
+def _faults(clients: list[np.ndarray]) -> list[tuple[int, int, str]]:
+    found = find_faults([describe_columns(own) for own in clients])
+    return [(fault.client, fault.column, fault.kind) for fault in found]
+
+
+def test_a_client_s_figures_by_hand() -> None:
+    """20 to 40 in steps of 1, three zeros and a gap: quantiles are without the zeros, which are 3 of 24 cells."""
+    column = np.array([*range(20, 41), 0, 0, 0, np.nan], float)
+    (figures,) = describe_columns(column[:, None])
+    assert (figures.count, figures.missing, figures.commonest) == (24, 1, 3)
+    assert figures.quantiles == (22.0, 25.0, 30.0, 35.0, 38.0)
+    assert figures.codes == (Code(0.0, 3, 20.5),)
+
+
+def test_no_value_of_a_person_is_told_of_a_small_client() -> None:
+    (figures,) = describe_columns(np.array([[12.0], [15.0], [999.0], [999.0], [999.0]]))
+    assert figures.quantiles is None
+    assert figures.codes == (Code(999.0, 3, None),)
+
+
+def test_clean_columns_have_no_fault() -> None:
+    assert _faults(_clients()) == []
+
+
+@pytest.mark.parametrize("code", [0.0, -1.0, -9.0, 999.0])
+def test_a_value_that_stands_for_missing_is_named(code: float) -> None:
+    clients = _clients()
+    clients[2][::10, 0] = code
+    assert _faults(clients) == [(2, 0, "missing-coded")]
+    clients[1][:, 0] = code
+    assert _faults(clients) == [(1, 0, "missing-coded"), (2, 0, "missing-coded")]
+
+
+def test_zeros_of_grades_and_shares_are_values() -> None:
+    clients = _clients()
+    for own in clients:
+        own[:20, 1:] = 0.0
+    assert _faults(clients) == []
+
+
+def test_another_unit_is_named_with_its_factor() -> None:
+    clients = _clients()
+    clients[3][:, 0] *= 0.0555
+    figures = [describe_columns(own) for own in clients]
+    assert _faults(clients) == [(3, 0, "other-scale")]
+    factor = other_scale(figures[3][0], [row[0] for row in figures[:3]])
+    assert factor == pytest.approx(0.0555, rel=0.1)
+
+
+def test_a_wider_or_a_shifted_column_is_not_on_another_scale() -> None:
+    clients = _clients()
+    clients[0][:, 0] = 200 + 3 * (clients[0][:, 0] - 200)
+    clients[1][:, 0] += 300
+    assert _faults(clients) == []
+
+
+def test_one_value_where_others_vary_is_named_unless_chance_gives_it() -> None:
+    """Others' commonest grade has at most a share of 0.36 here: of 100 all alike by chance is out of the question.
+
+    Of 4 it is 0.36^4 = 0.017, which is more than 0.05 / 12.
+    """
+    clients = _clients()
+    clients[1][:, 1] = 2.0
+    assert _faults(clients) == [(1, 1, "constant")]
+    clients[1] = clients[1][:4]
+    assert (1, 1, "constant") not in _faults(clients)
+    grades = [describe_columns(own)[1] for own in clients]
+    assert is_constant(grades[1], [grades[0]], tests=1)
+
+
+def test_content_keys_are_equal_for_equal_rows_only() -> None:
+    rows = np.array([[1, 2], [3, 4], [1, 2], [2, 1]], np.uint8)
+    keys = content_keys(rows)
+    assert keys[0] == keys[2]
+    assert len({*keys.tolist()}) == 3
+
+
+def test_copies_between_clients_and_in_the_test_are_counted() -> None:
+    train = [np.arange(0, 50), np.arange(47, 97), np.arange(100, 150)]
+    test = [np.array([200]), np.array([48, 49, 50, 201]), np.array([202])]
+    assert find_copies(train, test) == [Copies(0, 1, 3), Copies(1, 1, 3)]
+    assert find_copies([np.arange(50), np.arange(48, 98)], [np.array([]), np.array([])]) == [], "two are too few"
+
+
+def test_rows_that_repeat_within_clients_are_not_copies() -> None:
+    """Of 20 different rows every client has most, by chance."""
+    rng = numpy_generator(0, "rows")
+    train = [rng.integers(0, 20, 60) for _ in range(4)]
+    assert find_copies(train, [np.array([])] * 4) == []
+
+
+def _pictures(count: int, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(numpy_generator(seed, "pictures").integers(0, 256, (count, 1, 8, 8)).astype(np.uint8))
+
+
+def test_blank_and_truncated_images_are_counted() -> None:
+    images = _pictures(10)
+    images[0] = 7
+    images[1, :, 5:] = 128  # three rows of eight
+    images[2, :, 7:] = 128  # one row is less than a quarter
+    images[3] = 0
+    images[3, :, 1:4, 2:5] = 200  # a thing on a plain ground
+    assert describe_pictures(images) == PictureFigures(images=10, blank=1, truncated=1)
+
+
+def test_a_client_with_more_truncated_images_than_the_others_is_named() -> None:
+    usual = PictureFigures(images=100, blank=0, truncated=2)
+    assert broken([usual, usual, usual._replace(truncated=20)]) == {2: ("truncated", 20)}
+    assert broken([usual._replace(truncated=90)] * 3) == {}, "a plain ground"
+    assert broken([usual, usual._replace(blank=3)]) == {1: ("blank", 3)}
+    assert broken([usual, usual._replace(blank=2)]) == {}
+
+
+def test_broken_images_and_copies_of_a_federation_are_named() -> None:
+    images = _pictures(120)
+    labels = np.arange(120) % 2
+    whole = federate(from_arrays(images.permute(0, 2, 3, 1).numpy(), labels), Iid(num_clients=3), seed=0)
+    assert picture_suspects(whole) == []
+    assert copy_suspects(whole) == []
+    inputs = whole.data.inputs.clone()
+    inputs[whole.clients[1].train[:4]] = 0
+    inputs[whole.clients[2].train[:5]] = inputs[whole.clients[0].train[:5]]
+    inputs[whole.clients[0].test[:3]] = inputs[whole.clients[0].train[10:13]]
+    spoilt = replace(whole, data=replace(whole.data, inputs=inputs))
+    (blank,) = picture_suspects(spoilt)
+    assert (blank.client, blank.kind) == (whole.clients[1].name, "images-broken")
+    assert blank.reason.startswith("4 of 40 images")
+    copies = {(own.client, own.kind): own.reason for own in copy_suspects(spoilt)}
+    first = whole.clients[0].name
+    assert copies == {
+        (first, "same-examples"): f"5 of its examples are at {whole.clients[2].name} too",
+        (first, "test-in-training"): "3 of its test examples are in its training examples too",
+    }
+
+
+def test_a_shared_test_is_not_a_client_s_own() -> None:
+    whole = federate(from_arrays(_pictures(40).permute(0, 2, 3, 1).numpy(), np.arange(40) % 2), Iid(num_clients=2))
+    assert [len(own) for own in own_examples(whole)] == [20, 20]
+    shared = replace(whole, clients=tuple(replace(client, test=whole.clients[0].test) for client in whole))
+    assert [len(own) for own in own_examples(shared)] == [len(client.train) for client in shared]
+
+
+def test_small_clients_and_missing_classes_by_hand() -> None:
+    """The typical client has 100 examples, a fifth is 20; class 2 would give the last one 30 of its 100."""
+    assert small_clients([100, 100, 19, 20, 500, 2]) == [2, 5]
+    assert small_clients([300, 300, 45]) == [], "45 are not few"
+    counts = torch.tensor([[40, 30, 30], [40, 30, 30], [40, 30, 30], [40, 30, 30], [50, 50, 0]])
+    assert lacking_classes(counts) == {4: [2]}
+    assert lacking_classes(counts // 10) == {}, "of 10 examples it may lack a class by chance"
+    assert lacking_classes(torch.eye(3, dtype=torch.int64) * 100) == {}, "no class is one that most have"

@@ -1,0 +1,198 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from atlas.pairings import by_hand
+from fedatlas.atlas.doctor.examination import Examination, examine
+from fedatlas.atlas.doctor.inverted import Inversion, find_inverted
+from fedatlas.atlas.doctor.noisy import evidence_of, fit_noise, foreign_shares
+from fedatlas.atlas.doctor.reference import pairings
+from fedatlas.atlas.doctor.suspect import threshold
+from fedatlas.atlas.doctor.swapped import renaming_of
+from fedatlas.atlas.summary import Summary, summarise
+from fedatlas.seeds import generator
+from summaries import CLASSES, federation, gaussian, one_dimension
+
+NAMES = [f"client-{i}" for i in range(40)]
+
+
+def test_the_foreign_share_of_a_label_by_hand() -> None:
+    """Of 60, 30, 10 true examples a fifth of the labels go to the other two classes alike.
+
+    Label 0 has 48 of its own and 3 + 1 others, label 1 has 24 and 6 + 1, label 2 has 8 and 6 + 3.
+    """
+    share, true = foreign_shares(torch.tensor([52, 31, 17]), 0.2)
+    assert true.tolist() == pytest.approx([0.6, 0.3, 0.1])
+    assert share.tolist() == pytest.approx([4 / 52, 7 / 31, 9 / 17])
+
+
+def test_a_class_that_noise_alone_explains_is_all_foreign() -> None:
+    share, true = foreign_shares(torch.tensor([95, 5, 0]), 0.1)
+    assert true.tolist() == [1.0, 0.0, 0.0]
+    assert share.tolist() == [0.0, 1.0, 0.0]
+
+
+def test_the_evidence_of_noise_by_hand() -> None:
+    """Two classes at 0 and 4 of variance 1; the client's are at 0.4 and 3.6, as 10 % noise puts them.
+
+    u = 0.1 x 4 = 0.4, so each class gives 10 (0.4 x 0.4 - 0.1 x 0.01) = 1.59, with variance
+    100 x 0.16 (1 / 10 + 1 / 100) = 1.76, taken to be 1.5 times as much. The scatter of each is 12 for 9 expected, with
+    variance 10 x 2 (1 + 0.1) = 22. Their sum is taken to have the standard deviation sqrt 3.
+    """
+    (evidence,) = evidence_of([by_hand([0.4, 3.6], [0.0, 4.0], inside=12.0)])
+    shrinking, scatter = 3.18 / (1.5 * 3.52) ** 0.5, 6 / 44**0.5
+    assert evidence.shrinking == pytest.approx(shrinking)
+    assert evidence.scatter == pytest.approx(scatter)
+    assert evidence.score == pytest.approx((shrinking + scatter) / 3**0.5)
+
+
+def test_the_noise_that_fits_best_by_hand() -> None:
+    """At c = 0.1 nothing is left but noise: 0 - (0.1 + 0.9^2 x 0.01) a class, by sqrt(2 x 2 x 0.11^2)."""
+    fit = fit_noise(by_hand([0.4, 3.6], [0.0, 4.0]))
+    assert fit.share == pytest.approx(0.1)
+    assert fit.residual == pytest.approx(-2 * 0.1081 / 0.22)
+    assert fit.explained == 1.0
+
+
+def test_evidence_counts_by_what_is_usual() -> None:
+    """Seven clients whose own group judges them outvote the six that are assumed."""
+    plain = [by_hand([0.4, 3.6], [0.0, 4.0], inside=12.0, among=True) for _ in range(7)]
+    alone = evidence_of([by_hand([0.4, 3.6], [0.0, 4.0], inside=12.0)])[0]
+    among = evidence_of(plain)[0]
+    assert among.shrinking == pytest.approx(0.6745)
+    assert among.shrinking < alone.shrinking
+    known = range(1)  # all of them have position 0 here
+    assert evidence_of(plain, known)[0] == alone
+
+
+def test_a_renaming_by_hand() -> None:
+    """Classes at 0, 10, 20, 30; the client's lie 2 higher, and it swaps the first two; noise is 0.1 + 0.01 a class.
+
+    By equal names 12^2 + 8^2 + 2^2 + 2^2 = 216, matched 4 x 2^2 = 16.
+    """
+    renaming = renaming_of(by_hand([12.0, 2.0, 22.0, 32.0], [0.0, 10.0, 20.0, 30.0]))
+    assert renaming.classes == ((0, 1), (1, 0))
+    assert renaming.explained == pytest.approx(1 - (16 - 0.44) / (216 - 0.44))
+    deviation = (2 * 4 * 0.11**2) ** 0.5
+    assert renaming.z == pytest.approx((216 - 0.44) / deviation)
+    assert renaming.residual == pytest.approx((16 - 0.44) / deviation)
+    assert renaming.accuses(10)
+    assert not renaming._replace(explained=0.7).accuses(10), "the rest is far more than noise"
+    assert not renaming._replace(z=threshold(10)).accuses(10)
+
+
+def test_a_class_may_be_called_by_a_name_that_the_client_lacks() -> None:
+    """The client has four classes of five, and calls by 3 what the others call 4."""
+    pairing = by_hand([0.0, 10.0, 20.0, 40.0, 0.0], [0.0, 10.0, 20.0, 30.0, 40.0])
+    own = replace(pairing.own, counts=torch.tensor([10, 10, 10, 10, 0]))
+    assert renaming_of(replace(pairing, own=own)).classes == ((3, 4),)
+
+
+def _two_classes(*ways: float) -> Summary:
+    """Return clients with 100 examples of variance 1 of both classes, the means so far apart, in one direction."""
+    count = len(ways)
+    flat = one_dimension(
+        [[100, 100]] * count, [[0.0, way] for way in ways], [[99.0, 99.0]] * count, [[1.0, 1.0]] * count
+    )
+    wide = replace(flat.whitening, spread=torch.ones(1).double(), examples=torch.tensor(10**9))
+    return replace(flat, whitening=wide)
+
+
+def test_inverted_labels_by_hand() -> None:
+    """Ways of 2 and -2 with variance 0.02 each: g = -4, var = 2 x 4 x 0.02 - 0.02^2, summed over two others."""
+    found = find_inverted(_two_classes(2.0, 2.0, -2.0))
+    assert found.disagree is None
+    assert found.inverted == {2: pytest.approx(8 / (2 * 0.1596) ** 0.5, rel=1e-4)}
+
+
+def test_two_sides_of_one_size_disagree_and_none_is_named() -> None:
+    assert find_inverted(_two_classes(2.0, 2.0, -2.0, -2.0)) == Inversion({}, ((0, 1), (2, 3)))
+
+
+def test_a_way_that_may_be_noise_is_not_called_inverted() -> None:
+    assert find_inverted(_two_classes(2.0, 2.0, 2.0, -0.1)) == Inversion({}, None)
+    assert find_inverted(_two_classes(2.0, -2.0)) == Inversion({}, None)
+
+
+def _examined(kinds: list[str], noise: dict[int, float] | None = None, seed: int = 0) -> Examination:
+    """Return what is found among clients of Gaussian classes, of which some have noisy labels."""
+    whole, embeddings = gaussian(kinds, examples=120, seed=seed)
+    labels = whole.data.labels.clone()
+    rng = generator(seed, "noisy")
+    for i, share in (noise or {}).items():
+        own = whole.clients[i].train
+        drawn = torch.rand(len(own), generator=rng) < share
+        moved = torch.randint(1, CLASSES, (len(own),), generator=rng)
+        labels[own] = torch.where(drawn, (labels[own] + moved) % CLASSES, labels[own])
+    rows = [embeddings.examples[client.train] for client in whole]
+    spoilt, encoded = federation(rows, [labels[client.train] for client in whole])
+    return examine(summarise(spoilt, encoded.examples), [client.name for client in spoilt], spoilt.data.classes)
+
+
+def _named(found: Examination) -> dict[str, str]:
+    return {own.client: own.kind for own in found.suspects}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noisy_clients_are_named_and_rare_ones_are_not(seed: int) -> None:
+    kinds = ["plain"] * 10 + ["few"] * 2 + ["shifted"]
+    found = _examined(kinds, {0: 0.3, 5: 0.2}, seed)
+    assert _named(found) == {"client-0": "labels-noisy", "client-5": "labels-noisy"}
+    assert [own.client for own in found.different] == ["client-12"]
+    assert "30 %" in found.suspects[0].reason or int(found.suspects[0].reason.split()[1]) in range(20, 41)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clean_clients_of_every_kind_are_not_accused(seed: int) -> None:
+    for kinds in (["plain"] * 12, ["plain", "few"] * 6, ["plain", "shifted"] * 6):
+        assert _named(_examined(kinds, seed=seed)) == {}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_client_with_swapped_names_is_named_with_the_classes(seed: int) -> None:
+    found = _examined(["plain"] * 10 + ["swapped"], seed=seed)
+    assert _named(found) == {"client-10": "labels-swapped"}
+    assert "its 'a' is the others' 'b', its 'b' is the others' 'a'" in found.suspects[0].reason
+    assert found.labelling.found
+    assert found.labelling.strength == pytest.approx(2 / CLASSES)
+    assert not found.inputs.found
+
+
+def test_a_wrong_label_is_not_another_input() -> None:
+    """A client of 60 % noise has a group of its own at first; without it, inputs are alike."""
+    found = _examined(["plain"] * 10, {3: 0.6})
+    assert _named(found) == {"client-3": "labels-noisy"}
+    assert not found.inputs.found
+    assert len({*found.groups}) <= 2
+
+
+def test_half_of_the_clients_with_other_names_are_groups_and_not_suspects() -> None:
+    found = _examined(["plain", "swapped"] * 6)
+    assert _named(found) == {}
+    assert found.labelling.found
+    assert found.groups == (0, 1) * 6
+
+
+def test_a_client_is_compared_with_others_and_not_with_suspects() -> None:
+    whole, embeddings = gaussian(["plain"] * 6)
+    summary = summarise(whole, embeddings.examples)
+    assert summary is not None
+    groups = torch.zeros(6, dtype=torch.int64)
+    counts = summary.counts.sum(0)
+    every = {pairing.client: pairing for pairing in pairings(summary, groups)}
+    assert torch.equal(every[0].other.counts, counts - summary.counts[0])
+    apart = {pairing.client: pairing for pairing in pairings(summary, groups, {5})}
+    assert torch.equal(apart[0].other.counts, counts - summary.counts[0] - summary.counts[5])
+    assert torch.equal(apart[5].other.counts, counts - summary.counts[5])
+    kept = torch.arange(1, 5)
+    inside = summary.inside[kept].sum(0)
+    assert torch.allclose(apart[0].other.inside, inside)
+    assert list(pairings(summary.take(torch.tensor([0])), groups[:1])) == []
+
+
+def test_the_verdict_on_too_few_examples_is_that_there_are_too_few() -> None:
+    found = examine(None, NAMES[:2], ["a", "b"])
+    assert found.groups == (0, 0)
+    assert not found.inputs.found
+    assert "too few" in found.inputs.evidence
