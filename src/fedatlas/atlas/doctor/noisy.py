@@ -38,7 +38,7 @@ SUM = 3**0.5
 """The standard deviation that z_s + z_d is taken to have: the two are not independent. If they were, sqrt(2)."""
 CHANCE = {0.5: 0.6745, 0.8: 1.2816}
 """Quantiles of |z| of a standard normal."""
-ALARMS = 0.02
+ALARMS = 0.005
 """Less than for other tests: tails are longer than a normal's even so."""
 
 
