@@ -4,8 +4,8 @@ python -m papers.tools.check --data FOLDER --sets digits,mnist,mnist+usps+svhn -
 
 FOLDER holds mnist.npz and, if asked for, other sets of that form (x_train, y_train; or train_webp, train_offset and
 train_y); the digits and heart are embedded. Sets that are joined by + are the domains of one federation.
-Thresholds were set on seeds below 140; seeds from 200 on are measured. Federations have decoys, which are right but rare:
-clients of 30 images, of four classes, and of other looks or domains.
+Thresholds were set on seeds below 140; seeds from 200 on are measured. Federations have decoys, which are right but
+rare: clients of 30 images, of four classes, and of other looks or domains.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from fedatlas.atlas.client2vec.index import client2vec_index, index_client, index_clients, train_index_network
     from fedatlas.atlas.client2vec.network import DSAIGN
     from fedatlas.atlas.client2vec.settings import IndexSettings, IndexTraining
+    from fedatlas.atlas.doctor.diagnosis import Diagnosis
+    from fedatlas.atlas.doctor.suspect import Suspect
     from fedatlas.atlas.encoders.base import Embeddings, Encoder
     from fedatlas.atlas.encoders.registry import ENCODERS, make_encoder
     from fedatlas.atlas.floor import Comparison
@@ -34,6 +36,7 @@ __all__ = [
     "Atlas",
     "AtlasSettings",
     "Comparison",
+    "Diagnosis",
     "Embeddings",
     "Encoder",
     "Finding",
@@ -42,6 +45,7 @@ __all__ = [
     "Matching",
     "Placement",
     "Summary",
+    "Suspect",
     "Verdict",
     "atlas_disclosures",
     "class_prototypes",
