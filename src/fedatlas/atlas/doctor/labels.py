@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.atlas.doctor.inverted import find_inverted
-from fedatlas.atlas.doctor.noisy import Fit, find_noisy
+from fedatlas.atlas.doctor.noisy import ALARMS, CAUTION, Fit, find_noisy
 from fedatlas.atlas.doctor.reference import pairings
 from fedatlas.atlas.doctor.suspect import Suspect
 from fedatlas.atlas.doctor.swapped import Renaming, renaming_of
@@ -34,7 +34,7 @@ def find_wrong_labels(summary: Summary, groups: Tensor, names: Sequence[str], cl
     """Return the clients whose labels are probably wrong, from their summary and their groups."""
     inversion = find_inverted(summary)
     with repeatable(torch.device("cpu")):
-        first = _accuse(summary, groups, set(inversion.inverted))
+        first = _accuse(summary, groups, set(inversion.inverted), CAUTION)
         # Once more, as wrong labels in a reference hide others.
         found = _accuse(summary, groups, {*inversion.inverted, *first.swapped, *first.noisy})
     suspects = {i: _inverted(names[i], z, classes) for i, z in inversion.inverted.items()}
@@ -55,7 +55,7 @@ class _Accused(NamedTuple):
     """Of every client that was compared: whether it was with its own group."""
 
 
-def _accuse(summary: Summary, groups: Tensor, known: Collection[int]) -> _Accused:
+def _accuse(summary: Summary, groups: Tensor, known: Collection[int], alarms: float = ALARMS) -> _Accused:
     """Return whose names are swapped and whose labels are noisy; no client is compared with the known suspects."""
     pairs = list(pairings(summary, groups, known))
     # Of two classes all that a renaming can be is an inversion, which has its own test.
@@ -63,7 +63,7 @@ def _accuse(summary: Summary, groups: Tensor, known: Collection[int]) -> _Accuse
     renamings = {pairing.client: renaming_of(pairing) for pairing in pairs} if several else {}
     swapped = {i: own for i, own in renamings.items() if own.accuses(len(summary))}
     others = [(pairing, _rho(renamings.get(pairing.client))) for pairing in pairs if pairing.client not in swapped]
-    noisy = find_noisy(others, len(summary), known)
+    noisy = find_noisy(others, len(summary), known, alarms)
     return _Accused(swapped, noisy, {pairing.client: pairing.among for pairing in pairs})
 
 

@@ -38,8 +38,9 @@ SUM = 3**0.5
 """The standard deviation that z_s + z_d is taken to have: the two are not independent. If they were, sqrt(2)."""
 CHANCE = {0.5: 0.6745, 0.8: 1.2816}
 """Quantiles of |z| of a standard normal."""
-ALARMS = 0.005
-"""Less than for other tests: tails are longer than a normal's even so."""
+ALARMS, CAUTION = 0.01, 0.5
+"""The chance of an alarm is less than in other tests, as tails are longer than a normal's even so; and the chance at
+which a client may be noisy, so that others are better not compared with it."""
 
 
 class Evidence(NamedTuple):
@@ -104,17 +105,20 @@ def _model(pairing: Pairing, noise: float) -> _Model:
     return _Model(share, middle - means, (away * weights).sum(1) / rest)
 
 
-def find_noisy(judged: Sequence[tuple[Pairing, float]], tests: int, known: Collection[int] = ()) -> dict[int, Fit]:
+def find_noisy(
+    judged: Sequence[tuple[Pairing, float]], tests: int, known: Collection[int] = (), alarms: float = ALARMS
+) -> dict[int, Fit]:
     """Return the clients whose labels are noisy, of ``tests`` that were looked at.
 
     Args:
         judged: the clients that may be accused, each with rho of the best other naming of its classes.
         tests: how many clients there are.
         known: suspects, which say nothing about what is usual.
+        alarms: the chance that any of them is accused without noise.
     """
     found = {}
     for (pairing, renamed), evidence in zip(judged, evidence_of([own for own, _ in judged], known), strict=True):
-        if evidence.score <= threshold(tests, ALARMS) or evidence.shrinking <= SHRUNK:
+        if evidence.score <= threshold(tests, alarms) or evidence.shrinking <= SHRUNK:
             continue
         fit = fit_noise(pairing)
         explains = fit.residual < UNEXPLAINED or fit.explained >= EXPLAINED
