@@ -140,7 +140,7 @@ def test_noisy_clients_are_named_and_rare_ones_are_not(seed: int) -> None:
     found = _examined(kinds, {0: 0.3, 5: 0.2}, seed)
     assert _named(found) == {"client-0": "labels-noisy", "client-5": "labels-noisy"}
     assert [own.client for own in found.different] == ["client-12"]
-    assert "30 %" in found.suspects[0].reason or int(found.suspects[0].reason.split()[1]) in range(20, 41)
+    assert 20 <= int(found.suspects[0].reason.split()[1]) <= 40, "about 30 % of its labels look random"
 
 
 @pytest.mark.parametrize("seed", range(3))
