@@ -6,7 +6,7 @@ import torch
 from atlas.pairings import by_hand
 from fedatlas.atlas.doctor.examination import Examination, examine
 from fedatlas.atlas.doctor.inverted import Inversion, find_inverted
-from fedatlas.atlas.doctor.noisy import evidence_of, fit_noise, foreign_shares
+from fedatlas.atlas.doctor.noisy import evidence_of, fit_noise, foreign_shares, is_judged
 from fedatlas.atlas.doctor.reference import pairings
 from fedatlas.atlas.doctor.suspect import threshold
 from fedatlas.atlas.doctor.swapped import renaming_of
@@ -37,11 +37,12 @@ def test_the_evidence_of_noise_by_hand() -> None:
     """Two classes at 0 and 4 of variance 1; the client's are at 0.4 and 3.6, as 10 % noise puts them.
 
     u = 0.1 x 4 = 0.4, so each class gives 10 (0.4 x 0.4 - 0.1 x 0.01) = 1.59, with variance
-    100 x 0.16 (1 / 10 + 1 / 100) = 1.76, taken to be 1.5 times as much. The scatter of each is 12 for 9 expected, with
+    100 x 0.16 (1 / 10 + 1 / 100) = 1.76 and, for noise along noise, 100 x 0.1^2 (0.1 x 0.02 + 0.01 x 0.03) = 0.0023,
+    taken to be 1.5 times as much. The scatter of each is 12 for 9 expected, with
     variance 10 x 2 (1 + 0.1) = 22. Their sum is taken to have the standard deviation sqrt 3.
     """
     (evidence,) = evidence_of([by_hand([0.4, 3.6], [0.0, 4.0], inside=12.0)])
-    shrinking, scatter = 3.18 / (1.5 * 3.52) ** 0.5, 6 / 44**0.5
+    shrinking, scatter = 3.18 / (1.5 * 2 * 1.7623) ** 0.5, 6 / 44**0.5
     assert evidence.shrinking == pytest.approx(shrinking)
     assert evidence.scatter == pytest.approx(scatter)
     assert evidence.score == pytest.approx((shrinking + scatter) / 3**0.5)
@@ -196,3 +197,11 @@ def test_the_verdict_on_too_few_examples_is_that_there_are_too_few() -> None:
     assert found.groups == (0, 0)
     assert not found.inputs.found
     assert "too few" in found.inputs.evidence
+
+
+def test_a_reference_with_few_examples_does_not_judge_noise() -> None:
+    """Four classes must be known by 15 examples, and by as many as the client has."""
+    pairing = by_hand([0.0, 10.0, 20.0, 30.0], [0.0, 10.0, 20.0, 30.0])
+    assert is_judged(pairing)
+    assert not is_judged(replace(pairing, other=replace(pairing.other, counts=torch.tensor([100, 100, 100, 14]))))
+    assert not is_judged(replace(pairing, own=replace(pairing.own, counts=torch.tensor([10, 10, 10, 101]))))

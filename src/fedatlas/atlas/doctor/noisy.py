@@ -11,7 +11,8 @@ The variance along u_k is known on average over directions only, so it is correc
 for each class; and both z, and their sum, are divided by what they usually are here. Wide scatter alone accuses nobody:
 clients of another kind have it too. e is the best fit to the means. A client is accused if (z_s + z_d) / sd, about
 sqrt(3), is an alarm, z_s > 1.64, e is at least 0.04, and the noise explains what is seen: after the fit z < 4, or 60 %
-of the deviation is gone. A permutation of the names that explains more acquits it of noise.
+of the deviation is gone. A reference that knows few of its classes well cannot judge. A permutation of the names that
+explains more acquits it of noise.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedatlas.atlas.doctor.reference import Pairing
+from fedatlas.atlas.doctor.reference import FEW_CLASSES, Pairing
 from fedatlas.atlas.doctor.suspect import threshold
 
 TYPICAL = 0.1
 """The noise whose direction is looked for."""
 SHRUNK = 1.64
 LEAST_NOISE = 0.04
+KNOWN = 15
 UNEXPLAINED, EXPLAINED = 4.0, 0.6
 GRID = [i / 50 for i in range(36)]
 PRIOR, WIDER, FAR = 6, 1.5, 4.0
@@ -93,6 +95,8 @@ class _Model(NamedTuple):
     """F - M, (classes, d)."""
     width: Tensor
     """(classes,): the mean squared distance of a foreign example's class mean from M."""
+    noise: Tensor
+    """(classes,): v of F."""
 
 
 def _model(pairing: Pairing, noise: float) -> _Model:
@@ -102,7 +106,8 @@ def _model(pairing: Pairing, noise: float) -> _Model:
     rest = (weights.sum() - weights).clamp(min=1e-12)
     middle = ((weights[:, None] * means).sum(0) - weights[:, None] * means) / rest[:, None]
     away = (means[:, None] - means).square().sum(2)
-    return _Model(share, middle - means, (away * weights).sum(1) / rest)
+    parts = torch.where(weights > 0, weights.square() * pairing.other.variances, 0.0)
+    return _Model(share, middle - means, (away * weights).sum(1) / rest, (parts.sum() - parts) / rest.square())
 
 
 def find_noisy(
@@ -118,13 +123,21 @@ def find_noisy(
     """
     found = {}
     for (pairing, renamed), evidence in zip(judged, evidence_of([own for own, _ in judged], known), strict=True):
-        if evidence.score <= threshold(tests, alarms) or evidence.shrinking <= SHRUNK:
+        seen = evidence.score > threshold(tests, alarms) and evidence.shrinking > SHRUNK
+        if not seen or not is_judged(pairing):
             continue
         fit = fit_noise(pairing)
         explains = fit.residual < UNEXPLAINED or fit.explained >= EXPLAINED
         if fit.share >= LEAST_NOISE and explains and renamed <= fit.explained:
             found[pairing.client] = fit
     return found
+
+
+def is_judged(pairing: Pairing) -> bool:
+    """Return whether the reference knows enough classes well: it has 15 examples, and as many as the client."""
+    own, other = pairing.own.counts[pairing.shared], pairing.other.counts[pairing.shared]
+    known = int(((other >= KNOWN) & (other >= own)).sum())
+    return known >= min(FEW_CLASSES, len(pairing.own.counts))
 
 
 def evidence_of(pairings: Sequence[Pairing], known: Collection[int] = ()) -> list[Evidence]:
@@ -191,6 +204,11 @@ def _shrinking(pairing: Pairing, model: _Model) -> tuple[Tensor, Tensor]:
     wider = own.variances[k] * counts / (other.variances[k] * other.counts[k])
     variance = (along.square() @ pairing.spread) * pairing.usual[k] / typical
     variance = variance * (wider / counts + 1 / other.counts[k])
+    # Noise of m and M along that of F and M, which matters where the reference is small.
+    kappa = (own.anisotropy[k] * other.anisotropy[k]).sqrt()
+    blurred = own.variances[k] * (other.variances[k] + model.noise[k])
+    blurred = blurred + other.variances[k] * (2 * other.variances[k] + model.noise[k])
+    variance = variance + model.share[k].square() * kappa * blurred
     zeros = torch.zeros(len(own.counts)).double()
     return zeros.index_add(0, k, counts * (product - drift)), zeros.index_add(0, k, counts.square() * variance)
 
