@@ -10,9 +10,9 @@ move towards the middle of its other classes, F_k:
 The variance along u_k is known on average over directions only, so it is corrected by what is seen over the clients,
 for each class; and both z, and their sum, are divided by what they usually are here. Wide scatter alone accuses nobody:
 clients of another kind have it too. e is the best fit to the means. A client is accused if (z_s + z_d) / sd, about
-sqrt(3), is an alarm, z_s > 1.64, e is at least 0.04, and the noise explains what is seen: after the fit z < 4, or 60 %
-of the deviation is gone. A reference that knows few of its classes well cannot judge. A permutation of the names that
-explains more acquits it of noise.
+sqrt(3), is an alarm (a rarer one if e < 0.08), z_s > 1.64, e is at least 0.04, and the noise explains what is seen:
+after the fit z < 4, or 60 % of the deviation is gone. A reference that knows few of its classes well cannot judge. A
+permutation of the names that explains more acquits it of noise.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from fedatlas.atlas.doctor.suspect import threshold
 TYPICAL = 0.1
 """The noise whose direction is looked for."""
 SHRUNK = 1.64
-LEAST_NOISE = 0.04
+LEAST_NOISE, LIGHT, SURER = 0.04, 0.08, 20
+"""Light noise is what the tail of clean clients looks like, so it takes an alarm so many times rarer."""
 KNOWN = 15
 UNEXPLAINED, EXPLAINED = 4.0, 0.6
 GRID = [i / 50 for i in range(36)]
@@ -123,12 +124,12 @@ def find_noisy(
     """
     found = {}
     for (pairing, renamed), evidence in zip(judged, evidence_of([own for own, _ in judged], known), strict=True):
-        seen = evidence.score > threshold(tests, alarms) and evidence.shrinking > SHRUNK
-        if not seen or not is_judged(pairing):
+        if evidence.score <= threshold(tests, alarms) or evidence.shrinking <= SHRUNK or not is_judged(pairing):
             continue
         fit = fit_noise(pairing)
+        surely = fit.share >= LIGHT or evidence.score > threshold(tests, alarms / SURER)
         explains = fit.residual < UNEXPLAINED or fit.explained >= EXPLAINED
-        if fit.share >= LEAST_NOISE and explains and renamed <= fit.explained:
+        if fit.share >= LEAST_NOISE and surely and explains and renamed <= fit.explained:
             found[pairing.client] = fit
     return found
 
