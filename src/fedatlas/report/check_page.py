@@ -62,14 +62,15 @@ def _clients(diagnosis: Diagnosis) -> str:
     ]
     left = len(rows) - MOST_ROWS
     note = element("p", f"And {left:,} more.", class_="note") if left > 0 else ""
-    return _table(("client", "group", "training examples", "classes"), rows[:MOST_ROWS]) + note
+    heads = ("client", "group", "training examples", "classes")
+    return _table(heads, rows[:MOST_ROWS], kind="figures") + note
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "words") -> str:
     head = element("tr", "".join(element("th", escape(title), scope="col") for title in heads))
     body = "".join(
         element("tr", element("th", first, scope="row") + "".join(element("td", cell) for cell in rest))
         for first, *rest in rows
     )
-    table = element("table", element("thead", head) + element("tbody", body), class_="figures")
+    table = element("table", element("thead", head) + element("tbody", body), class_=kind)
     return element("div", table, class_="scroll")
