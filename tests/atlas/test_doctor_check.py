@@ -170,12 +170,15 @@ def test_a_card_tells_a_client_about_itself_alone() -> None:
 
 
 def test_advice_follows_the_shift() -> None:
-    def commands(**found: Finding) -> list[str]:
+    def commands(images: bool = True, **found: Finding) -> list[str]:
         ways = {"inputs": NO, "label_shares": NO, "labelling": NO} | found
-        return [own.command for own in advise("-d x", [], 4, **ways)]
+        return [own.command for own in advise("-d x", [], 4, images=images, **ways)]
 
     assert commands() == ["fedatlas train -d x"]
-    assert commands(inputs=YES) == ["fedatlas train -d x --use group", "fedatlas compare fedavg fedbn -d x"]
+    norms = "fedatlas compare fedavg fedbn -d x --model cnn --set model.norm=batch"
+    assert commands(inputs=YES) == ["fedatlas train -d x --use group", norms]
+    heads = "fedatlas compare fedavg fedper -d x"
+    assert commands(images=False, inputs=YES) == ["fedatlas train -d x --use group", heads]
     assert commands(labelling=YES) == ["fedatlas train -d x --use group"]
     assert commands(label_shares=YES) == ["fedatlas compare fedavg feddisco -d x"]
     everyone = [Suspect(f"c{i}", "labels-noisy", "", "", "") for i in range(4)]

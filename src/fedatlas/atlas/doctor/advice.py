@@ -27,6 +27,7 @@ def advise(
     suspects: Sequence[Suspect],
     clients: int,
     *,
+    images: bool = True,
     inputs: Finding,
     label_shares: Finding,
     labelling: Finding,
@@ -49,10 +50,18 @@ def advise(
     if inputs.found or labelling.found:
         found.append(Advice(f"fedatlas train {given} --use group", "a model for each group that gains by it"))
     if inputs.found:
-        found.append(Advice(f"fedatlas compare fedavg fedbn {given}", "one model, with norms that fit each client"))
+        found.append(_personal(given, images))
     if label_shares.found:
         found.append(Advice(f"fedatlas compare fedavg feddisco {given}", "one model that allows for label shares"))
     return tuple(found) or (Advice(f"fedatlas train {given}", "nothing speaks against one model for all"),)
+
+
+def _personal(given: str, images: bool) -> Advice:
+    """Return the comparison with a method that keeps a part of the model with each client; it fits the model."""
+    if images:
+        norms = "--model cnn --set model.norm=batch"
+        return Advice(f"fedatlas compare fedavg fedbn {given} {norms}", "one model, with norms that fit each client")
+    return Advice(f"fedatlas compare fedavg fedper {given}", "one model, with a head for each client")
 
 
 def _leaving_out(given: str, setting: str, names: Collection[str], why: str) -> Advice:

@@ -78,7 +78,13 @@ def check(
         suspects=suspects,
         different=tuple(own for own in different if own.client not in mislabelled),
         remarks=found.remarks,
-        advice=advise(given or f"--data {shlex.quote(federation.name)}", suspects, len(names), **ways),
+        advice=advise(
+            given or f"--data {shlex.quote(federation.name)}",
+            suspects,
+            len(names),
+            images=federation.data.kind == "image",
+            **ways,
+        ),
         seconds=time.perf_counter() - begun,
     )
 
