@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -15,6 +17,7 @@ def _run(script: str, *options: str) -> None:
     subprocess.run(command, check=True, timeout=200, capture_output=True, env=environment)
 
 
+@pytest.mark.slow
 def test_ours_and_the_plain_loops_are_measured_in_turns(tmp_path: Path) -> None:
     out = str(tmp_path)
     _run("run.py", "--workloads", "tiny", "--repetitions", "1", "--contenders", "fedatlas,naive", "--out", out)
@@ -24,6 +27,7 @@ def test_ours_and_the_plain_loops_are_measured_in_turns(tmp_path: Path) -> None:
     assert "| naive loop |" in (tmp_path / "results.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_benchmark_for_a_gpu_also_runs_on_a_cpu(tmp_path: Path) -> None:
     _run("gpu.py", "--tiny", "--device", "cpu", "--only", "D", "E", "--out", str(tmp_path))
     found = json.loads((tmp_path / "results.json").read_text())
