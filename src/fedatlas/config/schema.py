@@ -106,7 +106,9 @@ class AtlasSection:
 class SharingSection:
     """``[sharing]``: which clients share a model, where the use of the atlas is ``group``."""
 
-    groups: int | str = setting("auto", "a number of groups, or auto: as many as the atlas shows, if they pay")
+    groups: int | Literal["auto"] = setting(
+        "auto", "a number of groups, or auto: as many as the atlas shows, if they pay"
+    )
     level: Literal["all", "head", "norms"] = setting("all", "the parameters that each group has for itself")
     pilot: int = setting(5, "rounds of each kind in a trial of whether a group gains by leaving", least=1)
     threshold: float = setting(3.0, "how large t must be in a trial for a group to leave")
