@@ -89,7 +89,7 @@ def client2vec(
     algorithm = replace(base, name="client2vec" if base.name == "fedavg" else f"client2vec+{base.name}")
     if not (sample or aggregate or train):
         return algorithm
-    opened = _open(atlas)
+    opened = open_atlas(atlas, "client2vec(atlas)")
     if sample:
         algorithm = _with_sampling(algorithm, base, opened, tau, half)
     if aggregate:
@@ -122,14 +122,15 @@ def _check_unused(local: Mapping[str, object]) -> None:
         )
 
 
-def _open(atlas: Atlas | str | Path | None) -> Atlas:
+def open_atlas(atlas: Atlas | str | Path | None, setting: str) -> Atlas:
+    """Return an atlas that is given as it is or by the path of its file; ``setting`` is what an error names."""
     if isinstance(atlas, str | Path):
         return Atlas.load(atlas)
     if not isinstance(atlas, Atlas):
         raise UsageError(
-            f"client2vec(atlas) must be an atlas of the clients or the path of one, got {atlas!r}.",
+            f"{setting} must be an atlas of the clients or the path of one, got {atlas!r}.",
             code="wrong-type",
-            setting="client2vec(atlas)",
+            setting=setting,
             got=atlas,
         )
     return atlas

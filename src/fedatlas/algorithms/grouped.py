@@ -13,6 +13,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from fedatlas.algorithms.client2vec import open_atlas
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.registry import recipe
 from fedatlas.atlas.atlas import Atlas
@@ -55,16 +56,7 @@ def grouped(
             base=base.name,
             part=type(base.sharing).__name__,
         )
-    if isinstance(atlas, str | Path):
-        atlas = Atlas.load(atlas)
-    if not isinstance(atlas, Atlas):
-        raise UsageError(
-            f"grouped(atlas) must be an atlas of the clients or the path of one, got {atlas!r}. {DO}",
-            code="wrong-type",
-            setting="grouped(atlas)",
-            got=atlas,
-        )
-    sharing = decide(atlas, groups=groups, level=level, pilot=pilot, threshold=threshold)
+    sharing = decide(open_atlas(atlas, "grouped(atlas)"), groups=groups, level=level, pilot=pilot, threshold=threshold)
     return replace(base, name="grouped" if base.name == "fedavg" else f"grouped+{base.name}", sharing=sharing)
 
 
