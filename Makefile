@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo deploy-demo test test-slow check format benchmark same-bits clean
+.PHONY: demo deploy-demo test test-slow test-faults check format benchmark same-bits clean
 
 demo: $(VENV)/ready
 	$(BIN)/fedatlas demo
@@ -18,11 +18,16 @@ test: $(VENV)/ready
 test-slow: $(VENV)/ready
 	$(BIN)/python -m pytest --slow
 
+# Lets writes, memory and processes fail, damages files, mutates configs and data, and sends what malicious nodes would.
+test-faults: $(VENV)/ready
+	$(BIN)/python -m pytest --faults -m faults
+
 check: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/report/test_page_source.py
 
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .

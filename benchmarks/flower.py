@@ -28,6 +28,7 @@ from fedatlas.flower.deploy.launch import LocalFederation
 from fedatlas.flower.deploy.template import PACKAGE, RUN, write_app
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.node.export import write_npz
+from fedatlas.flower.node.policy import policy_text
 from fedatlas.flower.server.app import serve
 from fedatlas.parts.types import Tensors
 from fedatlas.runs.files import atomic_write
@@ -115,14 +116,21 @@ def measure_sizes(*, num_nodes: int, cases: Sequence[str] = tuple(CASES)) -> lis
     federation = measured_federation(num_nodes)
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
-        top = Path(scratch)
+        top, policy = Path(scratch), _policy(Path(scratch))
         nodes = {}
         for i, client in enumerate(federation.clients):
-            nodes[client.name] = {"client": client.name, "data": str(write_npz(federation, i, top / f"{i}.npz"))}
+            data = write_npz(federation, i, top / f"{i}.npz")
+            nodes[client.name] = {"client": client.name, "data": str(data), "policy": policy}
         for case in cases:
             say(f"{case}: bytes ...")
             rows.append(_count(case, federation, nodes, top / case))
     return rows
+
+
+def _policy(folder: Path) -> str:
+    """Write a policy that allows every algorithm, and return its path."""
+    (folder / "policy.toml").write_text(policy_text(everything=True), encoding="utf-8")
+    return str(folder / "policy.toml")
 
 
 def _count(case: str, federation: Federation, nodes: Mapping[str, Mapping[str, str]], folder: Path) -> Sizes:
@@ -154,7 +162,7 @@ def measure_seconds(*, rounds: int, num_nodes: int, cases: Sequence[str] = TIMED
         names = [client.name for client in federation.clients]
         with LocalFederation(top / "network", nodes=names) as local:
             for i, name in enumerate(names):
-                local.start_node(name, data=str(write_npz(federation, i, top / f"{name}.npz")))
+                local.start_node(name, data=str(write_npz(federation, i, top / f"{name}.npz")), policy=_policy(top))
             for case in cases:
                 say(f"{case}: seconds ...")
                 config = Config.from_text(_config(case, num_nodes, rounds).to_toml(), ["training.evaluate_every=1"])
@@ -222,8 +230,9 @@ counted, without Flower's envelope; a float has four bytes. Every run ended with
 
 Medians of a round, training and test together, over a SuperLink and {num_nodes} SuperNodes as processes of one machine,
 with TLS and node keys; the simulator has one worker. The network's overhead hardly depends on the work: for every
-message Flower starts a process on the node, which loads torch, and a node asks for messages every three seconds. The
-load average is the machine's at the end; if it is far above the number of cores, other programs ran at the same time.
+message Flower starts a process on the node, which loads Flower and hands the message to the node's worker, and an idle
+node asks for messages every three seconds. A test goes with the next training's message. The load average is the
+machine's at the end; if it is far above the number of cores, other programs ran at the same time.
 
 {_table([row.words() for row in seconds])}
 """

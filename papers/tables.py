@@ -46,6 +46,7 @@ from fedatlas.training.settings import Machine
 from fedatlas.training.train import train_run
 from papers.kept_results import read_numbers, result_file, write_result
 from papers.options import Options
+from papers.quick_names import named_as_run
 
 Numbers = dict[str, Any]
 """What a variant measured: plain values that JSON knows."""
@@ -263,8 +264,10 @@ def figures(run: Run) -> Numbers:
 
 def write_table(table: Table, results: Mapping[str, list[Numbers]], options: Options) -> str:
     """Print a table, keep it as JSON and Markdown in ``options.out``, and return the Markdown."""
+    file_name = table.title.split(":")[0].lower()
+    table = named_as_run(table) if options.quick else table
     text = render(table, results)
-    name = re.sub(r"[^a-z0-9]+", "-", table.title.split(":")[0].lower()).strip("-")
+    name = re.sub(r"[^a-z0-9]+", "-", file_name).strip("-")
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / f"{name}.md").write_text(text)
     shown = {cell.variant for cells in table.rows.values() for cell in cells if cell.variant is not None}
@@ -279,7 +282,7 @@ def render(table: Table, results: Mapping[str, list[Numbers]]) -> str:
     """Return a table as Markdown: ours, mean ± standard deviation over seeds, and the paper's in brackets."""
     lines = [f"### {table.title}", "", table.setting, ""]
     if any(cell.paper is not None for cells in table.rows.values() for cell in cells):
-        lines += ["Ours, and in brackets the paper's.", ""]
+        lines += ["Ours, and in brackets the paper's, of its own data.", ""]
     stopped = {row: numbers[UNFINISHED] for row in results for numbers in results[row] if UNFINISHED in numbers}
     shown = {cell.variant for cells in table.rows.values() for cell in cells}
     if early := "; ".join(f"{row}: {where}" for row, where in stopped.items() if row in shown):

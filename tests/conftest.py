@@ -10,19 +10,38 @@ os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests that take minutes")
+    parser.addoption("--faults", action="store_true", help="also run the whole campaign of faults and attacks")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--slow"):
-        return
-    for item in items:
-        if "slow" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="takes minutes; run with --slow"))
+    for name in ("slow", "faults"):
+        if config.getoption(f"--{name}"):
+            continue
+        for item in items:
+            if item.get_closest_marker(name) is not None:
+                item.add_marker(pytest.mark.skip(reason=f"takes minutes; run with --{name}"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that were skipped for want of a browser or of axe-core; those of --slow are not named."""
+    wanting: dict[str, list[str]] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        if reason.startswith(("Skipped: no browser", "Skipped: no axe-core")):
+            wanting.setdefault(reason, []).append(report.nodeid.rpartition("::")[2])
+    for reason, names in wanting.items():
+        terminalreporter.write_line(f"{reason}. Left out: {', '.join(sorted(names))}")
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_code_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that one test allows is not allowed in the next."""
+    monkeypatch.setenv("FEDATLAS_ALLOW_CODE", "")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,22 +8,26 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from benchmarks.flower import simulated as simulated
 from fedatlas.config.config import Config
-from fedatlas.data.federation import Federation
+from fedatlas.data.dataset import Dataset
+from fedatlas.data.federation import Client, Federation
 from fedatlas.engines.simulator import Simulator
 from fedatlas.flower.deploy.launch import LocalFederation
 from fedatlas.flower.deploy.template import write_app
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.node.export import write_npz
+from fedatlas.flower.node.policy import policy_text
 from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.flower.protocol.expectations import expected_replies
 from fedatlas.flower.server.exchange import Exchange, NetworkSettings
 from fedatlas.flower.server.transport import FlowerClients
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.runs.run import Run
+from fedatlas.seeds import generator
 from fedatlas.testing.flower_grid import InProcessGrid, Tamper
 from fedatlas.testing.tiny import tiny_federation
 from fedatlas.training.model import make_model
@@ -36,6 +40,20 @@ def clients(count: int, kind: str = "features") -> Federation:
     """Return the first clients of a tiny federation."""
     federation = tiny_federation("images" if kind == "images" else "features")
     return replace(federation, clients=federation.clients[:count])
+
+
+def some_dark(count: int) -> Federation:
+    """Return clients with three classes of images; those of every second client are dark."""
+    rng = generator(0, "test", "some dark")
+    labels = torch.arange(30 * count) % 3
+    noise = 0.3 * torch.randn(30 * count, 3, 8, 8, generator=rng)
+    images = ((torch.randn(3, 3, 8, 8, generator=rng)[labels] + noise) * 40 + 128).clamp(0, 255).to(torch.uint8)
+    parts = torch.arange(30 * count).split(30)
+    for part in parts[::2]:
+        images[part] //= 6
+    data = Dataset(name="some dark", inputs=images, labels=labels, classes=("a", "b", "c"))
+    members = (Client(name=f"client-{i}", train=own[6:], test=own[:6]) for i, own in enumerate(parts))
+    return Federation(data=data, clients=tuple(members))
 
 
 def config_of(name: str, *settings: str, count: int, rounds: int = 2) -> Config:
@@ -63,8 +81,15 @@ def handed_out(federation: Federation, folder: Path) -> dict[str, dict[str, Any]
     nodes: dict[str, dict[str, Any]] = {}
     for i, client in enumerate(federation.clients):
         data = write_npz(federation, i, folder / f"{client.name}.npz")
-        nodes[client.name] = {"client": client.name, "data": str(data)}
+        nodes[client.name] = {"client": client.name, "data": str(data), "policy": str(open_policy(folder))}
     return nodes
+
+
+def open_policy(folder: Path) -> Path:
+    """Write a policy that allows everything, for tests of other things."""
+    path = folder / "policy.toml"
+    path.write_text(policy_text(everything=True))
+    return path
 
 
 def flower_clients(
@@ -79,7 +104,7 @@ def flower_clients(
     known = [exchange.known[client.name] for client in federation]
     form = reduce(DataForm.unite, (client.form for client in known))
     network = network_of(algorithm, config, federation)
-    about = {"run": "test", "atlas": "", **form.values()}
+    about = {"run": "7e57", "atlas": "", **form.values()}
     expected = expected_replies(algorithm, network, form)
     return FlowerClients(exchange, algorithm, network, [client.member for client in known], expected, about=about)
 

@@ -6,6 +6,7 @@ import torch
 
 from fedatlas.algorithms import fedprox
 from fedatlas.parts.optimizer import SGD
+from fedatlas.training import saving
 from fedatlas.training.settings import Settings
 from fedatlas.training.train import train
 from tiny import Norms, blob_federation
@@ -30,4 +31,5 @@ def main(folder: str, workers: int) -> None:
 
 
 if __name__ == "__main__":
+    saving.LEAST_SECONDS, saving.SHARE = 0.01, 0.5  # many saves beside the training in a run of a second
     main(sys.argv[1], int(sys.argv[2]))

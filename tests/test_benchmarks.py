@@ -36,6 +36,21 @@ def test_the_benchmark_for_a_gpu_also_runs_on_a_cpu(tmp_path: Path) -> None:
     assert all(told["samples_per_second"] > 0 for (told,) in found.values())
 
 
+@pytest.mark.slow
+def test_the_page_s_size_and_times_are_printed() -> None:
+    from report.browser import NO_BROWSER, find_chromium
+
+    if find_chromium() is None:
+        pytest.skip(NO_BROWSER)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, str(ROOT / "benchmarks" / "page.py"), "--clients", "10"]
+    done = subprocess.run(command, check=True, timeout=200, capture_output=True, text=True, env=environment)
+    cells = [float(cell) for cell in done.stdout.splitlines()[-1].strip("| ").split("|")]
+    assert cells[0] == 10
+    assert 10 < cells[1] < 1000
+    assert all(cell > 0 for cell in cells[2:])
+
+
 def test_bytes_over_the_network_are_counted_and_the_run_has_the_simulators_bits() -> None:
     from benchmarks.flower import measure_sizes
 
@@ -45,3 +60,8 @@ def test_bytes_over_the_network_are_counted_and_the_run_has_the_simulators_bits(
     assert 4 * sizes.parameters < min(down, up) <= max(down, up) < 4.2 * sizes.parameters
     assert sizes.before == (0, 0)
     assert sizes.same
+
+
+@pytest.mark.slow
+def test_what_saving_and_a_kill_cost_is_measured() -> None:
+    _run("saving.py", "--rounds", "300", "--kills", "1")

@@ -13,8 +13,10 @@ from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.engines.simulator import Simulator
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.combination import Combination, Gathered
 from fedatlas.parts.optimizer import LocalOptimizer
-from fedatlas.parts.types import ServerState
+from fedatlas.parts.tensor_math import weighted_sum
+from fedatlas.parts.types import ClientInfo, Cohort, ServerState, Upload
 from fedatlas.runs.run import Run
 from fedatlas.seeds import generator
 from fedatlas.testing.tiny import tiny_federation
@@ -183,3 +185,33 @@ def image_run(folder: Path, algorithm: Algorithm, norm: str = "instance", **opti
     network = {"model": "cnn", "model_options": {"width": 4, "norm": norm}}
     settings = Settings(**{"rounds": 2, "batch_size": 8, "workers": 1, **network, **options})
     return train(tiny_federation("images"), algorithm, settings, folder=folder, progress=False)
+
+
+def change_cohort(*changes: float, round: int = 1, size: int = 0, seed: int = 0, clients: int = 0) -> Cohort:
+    """A round in which client k sends the change ``changes[k]`` of one parameter w."""
+    uploads = [
+        Upload(client=k, num_examples=1, num_steps=1, change={"w": torch.tensor([float(change)])}, buffers={})
+        for k, change in enumerate(changes)
+    ]
+    roster = [ClientInfo(id=k, name=f"client-{k}", num_examples=1) for k in range(max(clients, len(changes)))]
+    draws = {upload.client: 1 for upload in uploads}
+    return Cohort(
+        round=round,
+        rounds=9,
+        roster=roster,
+        uploads=uploads,
+        draws=draws,
+        shared={"w": torch.zeros(1)},
+        lr=0.1,
+        size=size,
+        seed=seed,
+    )
+
+
+def combined(link: Combination, cohort: Cohort, weights: Sequence[float] | None = None) -> tuple[float, Gathered]:
+    """Return the change of w that a link makes of a round, and what it passes on."""
+    count = len(cohort.uploads)
+    given = torch.tensor(weights if weights is not None else [1 / count] * count, dtype=torch.float64)
+    changes: list[dict[str, Tensor]] = [upload.change for upload in cohort.uploads]
+    found, _ = link.combine(Gathered(changes=changes, moves=[{}] * count, weights=given), {}, cohort)
+    return float(weighted_sum(found.changes, found.weights)["w"]), found

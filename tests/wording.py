@@ -52,7 +52,7 @@ def without_code() -> list[str]:
 
 
 KINDS = ("UsageError", "DataError", "TrainingError", "RunFolderError", "AlgorithmCheckError", "FedatlasError")
-KINDS += ("SamplingError", "UncapturableError", "LostMemoryError", "LaunchError", "BadReplyError")
+KINDS += ("SamplingError", "UncapturableError", "LostMemoryError", "LaunchError", "BadReplyError", "PolicyError")
 
 
 def _makes_error(node: ast.AST) -> bool:

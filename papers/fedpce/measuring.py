@@ -191,8 +191,8 @@ def few_images(adapter: Adapter, counts: Sequence[int], plan: Mapping[str, Any])
         found.append(
             {
                 "images": count,
-                "accuracy": sum(one.after.num_correct for one in own) / tested,
-                "before": sum(one.before.num_correct for one in own) / tested,
+                "accuracy": sum(one.after.accuracy * one.after.num_examples for one in own) / tested,
+                "before": sum(one.before.accuracy * one.before.num_examples for one in own) / tested,
                 **{domain: mean(values) for domain, values in by_domain.items()},
             }
         )

@@ -1,4 +1,7 @@
-"""Draws the curve on each algorithm's page from the runs of ``make demo``: python -m papers.tools.curves [RUNS]."""
+"""Draws the curve on each algorithm's page: python -m papers.tools.curves [RUNS].
+
+The runs are those of ``configs/digits-curves.toml``.
+"""
 
 import sys
 from pathlib import Path
@@ -39,11 +42,11 @@ def draw(run: Run, base: Run, path: Path) -> None:
 def main(runs: Path) -> None:
     """Draw all curves."""
     (PAGES / "curves").mkdir(exist_ok=True)
-    base = Run(runs / "fedavg")
+    base = Run(runs / "fedavg-0")
     for name in ALGORITHMS:
-        if (runs / name).exists():
-            draw(Run(runs / name), base, PAGES / "curves" / f"{name}.svg")
+        if (runs / f"{name}-0").exists():
+            draw(Run(runs / f"{name}-0"), base, PAGES / "curves" / f"{name}.svg")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("runs/demo"))
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("runs/curves"))

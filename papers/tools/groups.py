@@ -2,10 +2,11 @@
 
 python -m papers.tools.groups --data FOLDER --cells rotated-mnist,permuted-mnist --seeds 0,1,2 --out FILE
 
-FOLDER holds mnist.npz and, if asked for, cifar10.npz (x_train, y_train); the digits are embedded. IFCA gets the true
-number of groups and is started ``--starts`` times, of which the run with the lowest training loss counts. CFL's
-thresholds are chosen from a grid on seed 10, which is not reported. Accuracy is the mean over clients of their own test
-parts after the last round. ``--jobs`` runs are made at a time.
+FOLDER holds mnist.npz and, if asked for, cifar10.npz (x_train, y_train) and what domain_sets.py reads; the digits are
+embedded. IFCA gets the true number of groups and is started ``--starts`` times, of which the run with the lowest
+training loss counts. CFL's thresholds are chosen from a grid on seed 10, which is not reported. Accuracy is the mean
+over clients of their own test parts after the last round; where clients of a domain share its test part, there is also
+a table by domain. ``--jobs`` runs are made at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
@@ -26,7 +28,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from fedatlas import Algorithm, Federation, Run, Settings, federate, from_arrays, load_dataset, make_atlas, train
-from fedatlas.algorithms import cfl, fedavg, fedbn, grouped, ifca
+from fedatlas.algorithms import cfl, fedavg, fedbn, fedpce, grouped, ifca
 from fedatlas.algorithms.ifca import ByLoss
 from fedatlas.atlas.encoders.projection import WIDTH
 from fedatlas.data import Dirichlet, DomainImbalance, Iid, NaturalId, PermutedLabels, Rotated
@@ -34,7 +36,7 @@ from fedatlas.data.dataset import Dataset
 from fedatlas.data.partitions.basic import Partition
 from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.sharing import ByGroup, Level
-from fedatlas.parts.trial import ByTrial
+from papers.tools.domain_sets import DOMAIN_SETS
 
 TUNING_SEED = 10
 GRID = [(eps1, eps2) for eps1 in (0.1, 0.2, 0.4, 0.8) for eps2 in (0.2, 0.4, 0.8, 1.6) if eps2 >= eps1]
@@ -52,10 +54,11 @@ class Cell:
     lr: float = 0.05
     groups: int = 4
     precision: Literal["float32", "bfloat16"] = "float32"
+    test: Literal["client", "domain"] = "client"
 
     def federation(self, folder: Path, seed: int) -> Federation:
         """Return the clients."""
-        return federate(load(self.data, folder), self.partition(), seed=seed)
+        return federate(load(self.data, folder), self.partition(), seed=seed, test=self.test)
 
 
 def mnist(shift: Callable[..., Partition], **options: Any) -> Callable[[], Partition]:
@@ -63,7 +66,31 @@ def mnist(shift: Callable[..., Partition], **options: Any) -> Callable[[], Parti
     return lambda: shift(num_clients=24, examples_per_client=500, **options)
 
 
+def sized(shift: Callable[..., Partition], images: int, **options: Any) -> Cell:
+    """Return a cell of 24 clients with so many training images of MNIST, a quarter more to test, and a perceptron."""
+    whole = round(images / 0.75)
+    partition = partial(shift, num_clients=24, examples_per_client=whole, **options)
+    return Cell(data="mnist", partition=partition, model="mlp", lr=0.1)
+
+
+def domains(data: str, **options: Any) -> Cell:
+    """Return a cell whose domains differ much in size; a small network, so that a processor suffices."""
+    return Cell(
+        data=data,
+        partition=lambda: DomainImbalance(factor=5, **options),
+        options={"norm": "batch", "width": 8},
+        groups=4 if data == "pacs" else 5,
+        test="domain",
+    )
+
+
+SHIFTS: dict[str, Callable[..., Partition]] = {"rotated": Rotated, "permuted": PermutedLabels}
 CELLS: dict[str, Cell] = {
+    **{f"{name}-{n}": sized(shift, n) for name, shift in SHIFTS.items() for n in (60, 150, 500)},
+    **{f"{name}-{n}-0.3": sized(shift, n, alpha=0.3) for name, shift in SHIFTS.items() for n in (60, 150, 500)},
+    "small-digits": domains("digits-16"),
+    "digit-five": domains("digit-five"),
+    "pacs": domains("pacs", quota=400),
     "rotated-mnist": Cell(data="mnist", partition=mnist(Rotated)),
     "permuted-mnist": Cell(data="mnist", partition=mnist(PermutedLabels)),
     "rotated-mnist-0.3": Cell(data="mnist", partition=mnist(Rotated, alpha=0.3)),
@@ -107,6 +134,8 @@ def load(name: str, folder: Path) -> Dataset:
     """Return a data set by its name."""
     if name in ("digits", "heart"):
         return load_dataset(name)
+    if name in DOMAIN_SETS:
+        return DOMAIN_SETS[name](folder)
     with np.load(folder / f"{name}.npz") as file:
         images, labels = file["x_train"], file["y_train"]
     return from_arrays(images, labels.reshape(-1).astype(np.int64), name=name)
@@ -139,6 +168,8 @@ def build(job: Job, federation: Federation) -> tuple[Algorithm, dict[str, Any]]:
             return algorithm, {**known, "reason": getattr(algorithm.sharing, "reason", "")}
         case "fedbn":
             return fedbn(), {}
+        case "fedpce":
+            return fedpce(), {}
         case "ifca":
             return ifca(cell.groups, seed=job.options[0]), {}
     return cfl(eps1=job.options[0], eps2=job.options[1], after=5), {}
@@ -154,7 +185,7 @@ def play(job: Job) -> dict[str, Any]:
     run = train(
         federation,
         algorithm.with_optimizer(SGD(lr=cell.lr)),
-        Settings(evaluate_every=5, workers=1, device=job.device, precision=cell.precision),
+        Settings(evaluate_every=job.rounds or cell.rounds, workers=1, device=job.device, precision=cell.precision),
         model=cell.model,
         model_options=cell.options,
         rounds=job.rounds or cell.rounds,
@@ -179,6 +210,8 @@ def play(job: Job) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - began, 1),
         "megabytes": round(megabytes(run, algorithm, cell.groups) / 1e6, 1),
         "sharing": run.rounds[-1].get("groups"),
+        "extra work": 0.0 if run.groups is None else round(run.groups.extra_work, 3),
+        "trials": [] if run.groups is None else [list(trial.left) for trial in run.groups.trials],
         **known,
     }
 
@@ -196,8 +229,12 @@ def megabytes(run: Run, algorithm: Algorithm, groups: int) -> float:
         # Sums for the covariance, sums of classes, then cells in 128 directions.
         classes = len(run.resolved["federation"]["classes"])
         more += clients * (8 * WIDTH * (WIDTH + classes) + classes * (4 * 128 + 48))
-    if isinstance(algorithm.sharing, ByTrial):
-        more += len(algorithm.sharing.trials(len(run.rounds))) * clients * 2 * size
+    history = run.groups
+    if history is not None:
+        taken = sum(history.trained.values())
+        # Where models are compared, each client gets two.
+        compared = [entry for entry in run.rounds if entry.get("groups", {}).get("compared")]
+        more += sum(len(entry["answered"]) * 2 * size for entry in compared)
     return float(size * taken * (down + 1) + more)
 
 
@@ -270,6 +307,24 @@ def table(results: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def by_domain(results: Sequence[dict[str, Any]]) -> str:
+    """Return the accuracy of each domain, its mean over seeds, for cells whose clients share their domain's test."""
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for result in results:
+        if CELLS[result["cell"]].test == "domain" or result["cell"] == "heart":
+            rows.setdefault((result["cell"], result["method"]), []).append(result)
+    lines = []
+    for (cell, method), own in rows.items():
+        names = list(own[0]["kinds"])
+        found = [mean(100 * result["kinds"][name] for result in own) for name in names]
+        work = mean(result["extra work"] for result in own)
+        left = "; ".join(", ".join(map(str, result["trials"][-1])) if result["trials"] else "–" for result in own)
+        each = ", ".join(f"{name} {value:.1f}" for name, value in zip(names, found, strict=True))
+        lines.append(f"| {cell} | {method} | {mean(found):.1f} | {each} | {left} | {work:.0%} |")
+    head = "| cell | method | domain mean | by domain | left, by seed | more work |\n|---|---|---|---|---|---|\n"
+    return head + "\n".join(lines) if lines else ""
+
+
 def pairs(text: str) -> list[tuple[float, ...]]:
     """Return pairs of numbers."""
     return [tuple(float(part) for part in pair.split(":")) for pair in text.split(",")]
@@ -304,6 +359,7 @@ def main() -> None:
                     json.dumps({"cfl": {k: list(v) for k, v in chosen.items()}, "runs": results}, indent=1)
                 )
     print(table(results))
+    print(by_domain(results))
 
 
 if __name__ == "__main__":

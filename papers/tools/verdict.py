@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -80,6 +81,7 @@ def group_cells(pool: Pool) -> Iterator[Cell]:
             yield _named("domains", 20, 75, alpha, pool.kinds, INPUTS)
         for alpha in (None, 0.3, 0.1):
             yield _named("one domain", 10, 75, alpha, pool.one_kind, NONE)
+        yield _named("one domain, uneven", 10, 75, None, pool.one_kind, NONE, uneven=True)
         return
     for clients, images in ((24, 147), (24, 60), (24, 500), (100, 147)):
         for alpha in (None, 0.3, 0.1):
@@ -232,7 +234,7 @@ def main() -> None:
     parser.add_argument("--parts", default="groups,kinds", help="comma separated: groups, kinds")
     parser.add_argument("--federations", type=int, default=40, help="of each cell")
     parser.add_argument("--first-seed", type=int, default=100)
-    parser.add_argument("--only", default="", help="cells whose names contain this")
+    parser.add_argument("--only", default="", help="cells whose names match this regular expression")
     parser.add_argument("--out", type=Path, help="a JSON file of all numbers")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -244,7 +246,7 @@ def main() -> None:
         pool = load_pool(name, options.data)
         for part, cells in (("groups", group_cells), ("kinds", kind_cells)):
             for cell in cells(pool) if part in options.parts.split(",") else ():
-                if options.only in cell[0]:
+                if re.search(options.only, cell[0]):
                     kept.append({"part": part, **measure(pool, cell, seeds)})
                     print(line(kept[-1]), flush=True)
     if options.out is not None:

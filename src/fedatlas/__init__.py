@@ -12,6 +12,7 @@ from fedatlas.registry import lazy_exports
 if TYPE_CHECKING:
     from fedatlas import adapting, algorithms, atlas, data, models, report, testing
     from fedatlas.adapting.adapter import adapt
+    from fedatlas.algorithms.user_function import allow_code
     from fedatlas.atlas.atlas import Atlas
     from fedatlas.atlas.doctor.check import check
     from fedatlas.atlas.sources import make_atlas
@@ -23,13 +24,16 @@ if TYPE_CHECKING:
     from fedatlas.data.loading.image_folder import from_image_folder
     from fedatlas.data.loading.load import load_dataset
     from fedatlas.data.loading.npz import from_npz
+    from fedatlas.data.loading.own_sets import from_huggingface, from_torch
     from fedatlas.data.loading.table import from_table
     from fedatlas.data.partitions.federate import federate
     from fedatlas.engines.simulator import Simulator
     from fedatlas.errors import AlgorithmCheckError, DataError, FedatlasError, RunFolderError, TrainingError, UsageError
     from fedatlas.parts.algorithm import Algorithm
+    from fedatlas.parts.combination import Combination, Gathered
     from fedatlas.parts.context import ClientContext, ClientData
     from fedatlas.parts.disclosure import Disclosure
+    from fedatlas.parts.metric import Metric, metric_function
     from fedatlas.parts.objective import Term
     from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
     from fedatlas.parts.sampler import Sampler
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from fedatlas.runs.run import Run
     from fedatlas.seeds import Seeds
     from fedatlas.testing.check_algorithm import check_algorithm
+    from fedatlas.training.callbacks import Callback, CsvLog, EarlyStopping, MlflowLog, TensorBoardLog, WandbLog
     from fedatlas.training.compare import compare
     from fedatlas.training.rounds import play
     from fedatlas.training.settings import Settings
@@ -54,18 +59,25 @@ __all__ = [
     "Atlas",
     "Batch",
     "ByGroup",
+    "Callback",
     "Client",
     "ClientContext",
     "ClientData",
     "ClientInfo",
     "Cohort",
+    "Combination",
     "Config",
+    "CsvLog",
     "DataError",
     "Dataset",
     "Disclosure",
+    "EarlyStopping",
     "FedatlasError",
     "Federation",
+    "Gathered",
     "LocalOptimizer",
+    "Metric",
+    "MlflowLog",
     "Output",
     "Roster",
     "Run",
@@ -77,15 +89,18 @@ __all__ = [
     "Sharing",
     "Simulator",
     "Split",
+    "TensorBoardLog",
     "Tensors",
     "Term",
     "TrainingError",
     "UsageError",
     "Verdict",
+    "WandbLog",
     "Weighting",
     "adapt",
     "adapting",
     "algorithms",
+    "allow_code",
     "atlas",
     "check",
     "check_algorithm",
@@ -93,11 +108,14 @@ __all__ = [
     "data",
     "federate",
     "from_arrays",
+    "from_huggingface",
     "from_image_folder",
     "from_npz",
     "from_table",
+    "from_torch",
     "load_dataset",
     "make_atlas",
+    "metric_function",
     "models",
     "play",
     "report",

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedatlas.adapting.adapter import Adapter, adapt
+from fedatlas.adapting.examples import with_few
 from fedatlas.adapting.tuning import Tuning
 from fedatlas.algorithms import fedavg, fedbn, fedper, fedprox
 from fedatlas.algorithms.fedpce import fedpce
@@ -20,6 +21,7 @@ from fedatlas.config.config import Config
 from fedatlas.data import Augment, Dataset, Federation
 from fedatlas.data.transforms import GaussianNoise
 from fedatlas.errors import DataError, FedatlasError, UsageError
+from fedatlas.models.build import build_model
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.objective import CrossEntropy
 from fedatlas.parts.optimizer import SGD, Adam
@@ -204,7 +206,7 @@ def test_the_same_seed_gives_the_same_bits_whatever_was_adapted_before(tmp_path:
 def test_few_examples_are_among_more_of_them(tmp_path: Path) -> None:
     run = image_run(tmp_path, fedbn())
     adapter = Adapter(run, data=tiny_federation("images"))
-    parts = [set(adapter._few(6, n, 0).clients[6].train.tolist()) for n in (2, 5, 8)]
+    parts = [set(with_few(adapter.federation, 6, n, 0).clients[6].train.tolist()) for n in (2, 5, 8)]
     assert [len(part) for part in parts] == [2, 5, 8]
     assert parts[0] < parts[1] < parts[2] == set(tiny_federation("images").clients[6].train.tolist())
     assert adapter.adapt("client-6", examples=2, rounds=1, steps=3).num_examples == 2
@@ -298,7 +300,8 @@ def test_what_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
     _raises(run, "client-position", {"got": 8}, client=8)
     _raises(run, "not-rebuildable", {"path": run.folder}, client=6, data=None)
     _raises(run, "run-differs", {"known": {"part": "KeepNorms", "buffers": "average"}}, client=6, algorithm=fedper())
-    _raises(run, "settings-differ", {"path": str(run.folder)}, client=6, model=lambda: Norms())
+    _raises(run, "model-inputs", {}, client=6, model=lambda: Norms())
+    _raises(run, "settings-differ", {"path": str(run.folder)}, client=6, model=_wider)
     _raises(run, "out-of-range", {"setting": "rounds", "got": -1}, client=6, rounds=-1)
     _raises(run, "names-unfit", {}, DataError, client=0, data=_renamed())
     augmented = image_run(tmp_path / "two", fedbn(), augment=Augment(padding=1))
@@ -310,6 +313,10 @@ def test_what_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
         blob_federation(), fedprox(), model=Norms(), rounds=1, folder=tmp_path / "four", workers=1, progress=False
     )
     _raises(built, "not-rebuildable", {"got": "Norms"}, client=0, data=blob_federation())
+
+
+def _wider() -> nn.Module:
+    return build_model("cnn", num_classes=3, input_shape=(3, 8, 8), width=6, norm="batch")
 
 
 def _renamed() -> Federation:
@@ -373,7 +380,7 @@ def test_clients_of_one_size_do_not_lose_the_same_places(tmp_path: Path) -> None
     places = []
     for number, client in enumerate(adapter.federation):
         if len(client.train) == 8:
-            few = adapter._few(number, 3, 0).clients[number].train
+            few = with_few(adapter.federation, number, 3, 0).clients[number].train
             places.append(tuple(client.train.tolist().index(i) for i in few.tolist()))
     assert len(places) > 1
     assert len(set(places)) > 1

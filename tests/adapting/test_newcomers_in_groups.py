@@ -18,13 +18,14 @@ from fedatlas.algorithms import grouped as from_atlas
 from fedatlas.atlas import Atlas, make_atlas
 from fedatlas.atlas.from_run import run_atlas
 from fedatlas.cli.app import app
-from fedatlas.client.model import BRANCH, PERSONAL
+from fedatlas.client.model import PERSONAL
 from fedatlas.data import Dataset, Federation
 from fedatlas.data.federation import Client
 from fedatlas.errors import DataError, UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.sharing import ByGroup
 from fedatlas.parts.trial import ByTrial
+from fedatlas.parts.types import GROUP
 from fedatlas.runs.run import ATLAS, Run
 from fedatlas.seeds import generator
 from fedatlas.training.settings import Settings
@@ -111,7 +112,7 @@ def test_each_newcomer_gets_its_groups_model_without_training(run: Run, adapter:
         assert (one.group, one.placement.group, one.placement.by) == (group, group, "vector")
         assert (one.num_steps, one.num_tuned, one.losses) == (0, 0, [])
         assert (one.num_examples, one.placement.num_examples) == (10, 10)
-        assert one.after.num_correct == one.before.num_correct
+        assert one.after.accuracy == one.before.accuracy
         parameters = run.parameters(group=group)
         assert same_bits({name: one.model().state_dict()[name] for name in parameters}, parameters)
         assert one.bytes_received == sum(tensor.nbytes for tensor in parameters.values())
@@ -204,6 +205,16 @@ def test_a_newcomer_of_fedbn_begins_with_the_mean_of_its_group_and_tunes_only_wh
     assert same_bits(shared, run.parameters(group=1))
 
 
+def test_the_model_that_is_tuned_is_that_of_the_group(run: Run, adapter: Adapter) -> None:
+    results = adapter.adapt_all(NEWCOMERS, start="group", tune="head", rounds=1, steps=2)
+    for group, one in enumerate(results):
+        shared = run.parameters(group=group)
+        assert (one.group, one.num_steps, one.origin) == (group, 2, f"the model of group {group}")
+        assert same_bits(one.start, {name: shared[name] for name in ("head.bias", "head.weight")})
+        own = one.model().state_dict()
+        assert {name for name in shared if not torch.equal(own[name], shared[name])} == set(one.start)
+
+
 def test_clients_of_different_groups_are_tuned_as_if_alone(local: tuple[Run, Adapter]) -> None:
     _, adapter = local
     together = adapter.adapt_all(NEWCOMERS, rounds=1, steps=2, start="group")
@@ -248,7 +259,7 @@ def test_groups_that_left_use_their_second_memory_and_others_the_common_model(tm
         assert adapted.group == (1 if leaves else None)
         assert adapted.before.loss == last["turned-1"]["loss"]
         memory: Mapping[str, dict[str, torch.Tensor]] = run.checkpoint().clients[4]
-        wanted = memory[BRANCH + PERSONAL if leaves else PERSONAL]
+        wanted = memory[f"{GROUP}/{PERSONAL}" if leaves else PERSONAL]
         assert same_bits(adapted.personal, wanted)
         state = run.model("turned-1", algorithm=algorithm).state_dict()
         assert same_bits({name: state[name] for name in wanted}, wanted)

@@ -177,6 +177,10 @@ def test_a_client_starts_from_the_nearest_that_trained(tmp_path: Path) -> None:
         adapter.adapt("client-6", start="nearest")
     with raises(UsageError, "settings-conflict"):
         adapter.adapt("client-6", atlas=atlas)
+    rows[6] = 0
+    zero = Atlas(names=names, halves={"feature": rows}, sizes=torch.ones(len(names), dtype=torch.int64))
+    with raises(UsageError, "zero-vector", client="client-6"):
+        adapter.adapt("client-6", start="nearest", atlas=zero)
     few = Atlas(names=("client-6", "x"), halves={"feature": rows[:2]}, sizes=torch.tensor([1, 1]))
     with raises(UsageError, "client-missing", path=str(run.folder)):
         adapter.adapt("client-6", start="nearest", atlas=few)

@@ -86,6 +86,17 @@ def test_its_name_says_what_it_is_over() -> None:
     assert client2vec(moon(), atlas).name == "client2vec+moon"
 
 
+@pytest.mark.parametrize(("strategy", "weight"), [("federated", 1.0), ("global", 5.0), ("histogram", 1.0)])
+def test_the_weights_of_the_objective_follow_how_the_index_was_trained(strategy: str, weight: float) -> None:
+    atlas = by_hand(strategy=strategy)
+    term = client2vec(atlas=atlas, train=True).objective[-1]
+    assert isinstance(term, IndexOrthogonality)
+    assert (term.lambda_o, term.lambda_d) == (weight, weight)
+    given = client2vec(atlas=atlas, train=True, lambda_d=2.0).objective[-1]
+    assert isinstance(given, IndexOrthogonality)
+    assert (given.lambda_o, given.lambda_d) == (weight, 2.0)
+
+
 def test_tau_follows_how_the_index_was_trained() -> None:
     for strategy, tau in (("federated", 0.1), ("global", 1.0), ("histogram", 0.5)):
         sampler = client2vec(atlas=by_hand(strategy=strategy)).sampler
@@ -129,7 +140,10 @@ def test_bases_that_cannot_use_it_are_refused() -> None:
     assert client2vec(qffl(), atlas, aggregate=False).weighting == qffl().weighting
     with raises(UsageError, "base-unfit", base="clustered", part="ClusteredBySimilarity"):
         client2vec(clustered(), atlas)
-    assert client2vec(clustered(), atlas, sample=False).sampler == clustered().sampler
+    with raises(UsageError, "base-unfit", part="SimilarityWeights"):
+        client2vec(clustered(), atlas, sample=False)
+    train = client2vec(clustered(), atlas, sample=False, aggregate=False, train=True)
+    assert (train.sampler, train.weighting) == (clustered().sampler, clustered().weighting)
     with raises(UsageError, "base-unfit", base="client2vec", part="SimilarityWeights"):
         client2vec(client2vec(atlas=atlas, sample=False), atlas)
     with raises(UsageError, "base-unfit", base="client2vec", part="IndexOrthogonality"):

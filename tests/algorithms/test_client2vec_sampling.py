@@ -166,10 +166,10 @@ def test_without_a_past_and_at_infinite_temperature_the_weights_are_the_bases(ba
 
 
 def test_weights_chain_on_the_bases() -> None:
-    """SCAFFOLD counts all alike, so q = 1/2 each and the weights are as 1 : e^(1/4): 0.437823 and 0.562177."""
+    """SCAFFOLD counts all the same; Eq. 3 has q = 1/4 and 3/4, so the weights are as 1 : 3 e^(1/4)."""
     federation = line_federation(([2], [0]), ([2] * 3, [1] * 3))
     _, records, _ = play(client2vec(scaffold(), by_hand((1, 3)), sample=False, train=False), Line(), federation)
-    assert records[0].weights == pytest.approx({0: 0.437823, 1: 0.562177}, abs=1e-6)
+    assert records[0].weights == pytest.approx({0: 0.206097, 1: 0.793903}, abs=1e-6)
 
 
 def test_likeness_is_to_those_who_answered_as_often_as_they_were_drawn() -> None:

@@ -21,10 +21,21 @@ NOT_NAMED = {
     ("clustered", "base"): "`fedavg`",
     ("cfl", "base"): "`fedavg`",
     ("grouped", "base"): "`fedavg`",
+    ("grouped", "members"): "none",
     ("ifca", "base"): "`fedavg`",
     ("feddisco", "base"): "`fedavg`",
     ("fedgr", "base"): "`fedavg`",
+    ("capped", "base"): "`fedavg`",
+    ("clipped", "base"): "`fedavg`",
+    ("clipped", "norm"): "none",
+    ("dp_fedavg", "base"): "`fedavg`",
+    ("krum", "base"): "`fedavg`",
+    ("median", "base"): "`fedavg`",
+    ("multi_krum", "base"): "`fedavg`",
+    ("trimmed_mean", "base"): "`fedavg`",
     ("client2vec", "tau"): "by the atlas",
+    ("client2vec", "lambda_o"): "by the atlas",
+    ("client2vec", "lambda_d"): "by the atlas",
     ("client2vec", "half"): "all",
     ("harmofl", "channels"): "none",
     ("qffl", "eta"): "the clients' learning rate",
@@ -80,7 +91,8 @@ def test_fedgcr_trains_with_adamw() -> None:
 
 def own_parts(algorithm: fedatlas.Algorithm) -> list[Any]:
     """Return the parts that were written for an algorithm; FedPCE's rates are its recipe's and no part's."""
-    chains = (algorithm.objective, algorithm.weighting, algorithm.server, algorithm.extensions)
+    several = ("objective", "weighting", "combination", "server", "extensions")
+    chains = (getattr(algorithm, slot) for slot in several)
     parts: list[Any] = [algorithm.sampler, algorithm.sharing, algorithm.split, algorithm.optimizer, *chain(*chains)]
     return [
         part

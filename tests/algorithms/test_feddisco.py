@@ -65,11 +65,12 @@ def test_a_balanced_row_diverges_by_exactly_zero() -> None:
     torch.testing.assert_close(from_uniform(one_class), torch.full((10,), 10.0, dtype=torch.float64).log())
 
 
-def test_a_base_with_equal_weights_is_normalised_first() -> None:
-    """As in the first test, but sizes 4 and 8 under equal weighting: p = (1/2, 1/2) again, so 6/7 and 1/7."""
+def test_over_a_base_with_equal_weights_it_begins_from_the_numbers_of_examples() -> None:
+    """As in the first test, but sizes 4 and 8: p = (1/3, 2/3) though the base counts all the same. The weights are as
+    1/3 + 0.1 = 13/30 and 2/3 - 0.5 + 0.1 = 8/30: 13/21 and 8/21."""
     federation = line_federation(([2] * 4, [0, 0, 1, 1]), ([2] * 8, [0] * 8))
     _, records, _ = play(feddisco(replace(fedavg(), weighting=(Equal(),))), Line(), federation)
-    assert records[0].weights == pytest.approx({0: 6 / 7, 1: 1 / 7})
+    assert records[0].weights == pytest.approx({0: 13 / 21, 1: 8 / 21})
 
 
 def test_without_a_and_b_it_is_the_base_bit_for_bit() -> None:

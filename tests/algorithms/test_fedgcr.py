@@ -1,6 +1,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -32,9 +33,10 @@ def customize(
     progress: float = 0.5,
     x: float = 1.0,
     swapped: bool = False,
+    vector: TypeVector | None = None,
 ) -> tuple[Upload, Memory]:
     """Train one step on x = 1 from w = 0, where the centres are (1, 0) and (0, 1)."""
-    algorithm = replace(fedgc(), objective=(*fedavg().objective, TypeVector(), term), optimizer=SGD(lr=0.1))
+    algorithm = replace(fedgc(), objective=(*fedavg().objective, vector or TypeVector(), term), optimizer=SGD(lr=0.1))
     _, _, simulator = play(algorithm, Typed(), line_federation(([x], [0])))
     centres = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     centres = centres.flip(0) if swapped else centres
@@ -66,6 +68,27 @@ def test_the_alignment_draws_features_to_the_received_model_s() -> None:
     assert upload.metrics["loss"] == pytest.approx(math.log(2) + 0.1 * 0.4425480, abs=1e-6)
     both, _ = customize(GroupCustomization(), PREVIOUS)
     assert both.change["w"].item() == pytest.approx(0.0687377 - 0.0050573, abs=1e-6)
+
+
+def test_similarities_can_be_dot_products() -> None:
+    """h = (1, w) at w = 0. Its products with the centres (1, 0) and, the own one, (0, 1) and with the last mean (1, 1)
+    are 1, 0, 1 with slopes 0, 1, 1. Over tau 0.5 the shares are e^2, 1, e^2 of 15.778112: the loss is
+    log 15.778112 = 2.758623, its slope ((0.0633789 - 1) + 0.4683106) / 0.5 = -0.936621, so w = 0.5 * 0.1 * 0.936621.
+    The products of z with z_0 = (1, 0) and z_prev = (1, 1) are 1 and 1 with slopes 0 and 1: the slope of the alignment
+    is 0.5 / 0.5 = 1, so w = -0.1 * 0.1."""
+    customized, _ = customize(GroupCustomization(lambda2=0.0, similarity="dot"), PREVIOUS)
+    assert customized.change["w"].item() == pytest.approx(0.0468311, abs=1e-6)
+    assert customized.metrics["loss"] == pytest.approx(math.log(2) + 0.5 * 2.758623, abs=1e-5)
+    aligned, _ = customize(GroupCustomization(lambda1=0.0, similarity="dot"), PREVIOUS)
+    assert aligned.change["w"].item() == pytest.approx(-0.01, abs=1e-7)
+
+
+@pytest.mark.parametrize(("after", "second"), [(False, 0.0), (True, 0.0880797)])
+def test_the_mean_can_be_of_the_trained_model(after: bool, second: float) -> None:
+    """h = (1, w): w is 0 in the received model and 0.0880797 after the step of the test below."""
+    upload, memory = customize(GroupCustomization(), vector=TypeVector(after_training=after))
+    assert upload.notes["type_vector"]["mean"].tolist() == pytest.approx([1.0, second], abs=1e-6)
+    assert torch.equal(memory["group_customization"]["mean"], upload.notes["type_vector"]["mean"])
 
 
 def test_a_newcomer_has_no_last_mean_and_no_last_model() -> None:
@@ -230,8 +253,10 @@ def test_settings_out_of_range_are_refused() -> None:
         fedgcr(num_groups=0)
     with raises(UsageError, "unknown-name", kind="method of grouping", got="gmmm"):
         fedgcr(method="gmmm")
-    with raises(UsageError, "unknown-name", kind="covariance", got="full"):
-        TypeGroups(covariance="full")
+    with raises(UsageError, "unknown-name", kind="covariance", got="tied"):
+        fedgr(covariance="tied")
+    with raises(UsageError, "wrong-type"):
+        fedgc(similarity="euclid")  # type: ignore[arg-type]
     with raises(UsageError, "unknown-name", kind="preset of fedgcr", got="code"):
         fedgcr(preset="code")
     with raises(UsageError, "wrong-count", got=1, wanted=2):
@@ -278,6 +303,17 @@ def test_the_alignment_is_to_features_without_dropout() -> None:
     assignment = Assignment(round=2, rounds=4, client=0, shared=shared, buffers={})
     upload, _ = simulator.runner.train(assignment, PREVIOUS)
     assert upload.metrics["loss"] == pytest.approx(math.log(2) + 1.0283344, abs=1e-6)
+
+
+def test_recipes_pass_their_switches_on() -> None:
+    options: dict[str, Any] = {"similarity": "dot", "covariance": "full", "after_training": True}
+    for algorithm in (fedgc(**options), fedgcr(**options), fedgcr(**options, preset="as_published_code")):
+        (term,) = [term for term in algorithm.objective if isinstance(term, GroupCustomization)]
+        (centres,) = [rule for rule in algorithm.server if isinstance(rule, GroupCentres)]
+        assert isinstance(centres.groups, TypeGroups)
+        assert (term.similarity, centres.groups.covariance) == ("dot", "full")
+        assert TypeVector(after_training=True) in algorithm.objective
+    assert TypeVector(after_training=True) in fedgr(after_training=True).objective
 
 
 def test_clients_step_with_adamw() -> None:

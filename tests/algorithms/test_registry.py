@@ -12,7 +12,7 @@ import fedatlas.algorithms
 from fedatlas.algorithms import ALGORITHMS, build_algorithm, standalone
 from fedatlas.errors import UsageError
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+TABLE = (Path(__file__).parents[2] / "docs/algorithms/README.md").read_text()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -29,7 +29,7 @@ def test_a_recipe_is_found_by_its_name_its_file_and_its_text(name: str) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_readme_says_of_a_recipe_what_its_decorator_says(name: str) -> None:
     facts = ALGORITHMS.facts(name)
-    row = re.search(rf"^\| \[`{name}`\].*$", README, re.M)
+    row = re.search(rf"^\| \[`{name}`\].*$", TABLE, re.M)
     assert row is not None
     _, _, changes, paper, _ = (cell.strip() for cell in row[0].split("|"))
     assert changes.startswith(facts.get("changes", ""))

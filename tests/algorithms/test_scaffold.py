@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.algorithms.scaffold import ControlVariate, PlainSGD, scaffold
+from fedatlas.algorithms.fedsam import SharpnessAware
+from fedatlas.algorithms.scaffold import ControlVariate, scaffold
 from fedatlas.client.work import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.parts.disclosure import words
@@ -107,13 +108,16 @@ def test_only_shared_parameters_have_control_variates() -> None:
 def test_any_optimizer_but_plain_sgd_is_refused(optimizer: LocalOptimizer, code: str, got: object) -> None:
     with raises(UsageError, code, got=got):
         scaffold().with_optimizer(optimizer)
+    with raises(UsageError, code, got=got):
+        replace(scaffold(), optimizer=optimizer)
+    with raises(UsageError, code, got=got):
+        replace(scaffold(), optimizer=SharpnessAware(base=optimizer))
 
 
-def test_plain_sgd_takes_over_every_setting() -> None:
-    settings = {"lr": 0.3, "weight_decay": 0.01, "schedule": "cosine", "min_lr": 0.1}
-    assert scaffold().with_optimizer(SGD(**settings)).optimizer == PlainSGD(**settings)  # type: ignore[arg-type]
-    again = scaffold().with_optimizer(SGD(lr=0.3)).with_optimizer(SGD(lr=0.4))
-    assert again.optimizer == PlainSGD(lr=0.4)
+def test_plain_sgd_is_taken_with_every_setting() -> None:
+    plain = SGD(lr=0.3, weight_decay=0.01, schedule="cosine", min_lr=0.1)
+    assert scaffold().with_optimizer(plain).optimizer == plain
+    replace(scaffold(), optimizer=SharpnessAware(base=plain))  # its steps are gradients too
 
 
 @pytest.mark.parametrize("server_lr", [0.0, -1.0, float("nan")])

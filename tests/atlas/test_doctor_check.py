@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+import fedatlas
 from fedatlas import check, federate, from_arrays, load_dataset
-from fedatlas.atlas.doctor.advice import advise
+from fedatlas.atlas.doctor.advice import Commands, advise
 from fedatlas.atlas.doctor.diagnosis import ADVICE, NOTHING, SUSPECT, Diagnosis, Member
 from fedatlas.atlas.doctor.suspect import Suspect
 from fedatlas.atlas.verdict import Finding
-from fedatlas.data import ByDomain, Federation, Iid, NaturalId
+from fedatlas.data import ByDomain, Federation, Iid, NaturalId, PermutedLabels
 from fedatlas.seeds import numpy_generator
 
 NO, YES = Finding(False, 0.0, "No."), Finding(True, 0.5, "Yes.")
@@ -33,7 +34,7 @@ def _wrong_labels(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def test_heart_has_cholesterol_zero_for_missing_and_right_labels(heart: Federation) -> None:
-    diagnosis = check(heart)
+    diagnosis = check(heart, given="--data heart")
     assert [(own.client, own.kind) for own in diagnosis.suspects] == [
         ("switzerland", "missing-coded"),
         ("va", "missing-coded"),
@@ -119,10 +120,15 @@ def test_examples_that_say_nothing_about_noise_are_not_judged() -> None:
     assert {own.kind for own in diagnosis.suspects} == {"too-few-examples"}
 
 
+HERE = Commands.here("-d x")
+FOUR = ["c0", "c1", "c2", "c3"]
+
+
 def _diagnosis(*suspects: Suspect, clients: int = 3, different: tuple[Suspect, ...] = ()) -> Diagnosis:
+    names = [f"c{i}" for i in range(clients)]
     return Diagnosis(
         data="mine",
-        clients=tuple(Member(name=f"c{i}", examples=10 + i, classes=2) for i in range(clients)),
+        clients=tuple(Member(name=name, examples=10 + i, classes=2) for i, name in enumerate(names)),
         num_classes=2,
         inputs=NO,
         label_shares=NO,
@@ -131,7 +137,7 @@ def _diagnosis(*suspects: Suspect, clients: int = 3, different: tuple[Suspect, .
         suspects=suspects,
         different=different,
         remarks=(),
-        advice=advise("--data mine", suspects, clients, inputs=NO, label_shares=NO, labelling=NO),
+        advice=advise(Commands.here("--data mine"), suspects, names, inputs=NO, label_shares=NO, labelling=NO),
         seconds=0.5,
     )
 
@@ -155,6 +161,12 @@ def test_the_text_fits_on_a_screen_however_many_clients() -> None:
     assert "  and 44 more; --json has all" in lines
 
 
+def test_clients_of_whom_the_same_is_said_share_a_line() -> None:
+    lacking = tuple(Suspect(f"c{i}", "columns-missing", "no ca" if i else "no thal", "", "") for i in range(3))
+    lines = _diagnosis(different=lacking).lines()
+    assert lines[lines.index("different, not wrong") + 1 :][:2] == ["  c0: no thal", "  c1, c2: no ca"]
+
+
 def test_a_card_tells_a_client_about_itself_alone() -> None:
     noisy = Suspect("c1", "labels-noisy", "why", "where", "some of your labels look random")
     diagnosis = _diagnosis(noisy)
@@ -172,7 +184,7 @@ def test_a_card_tells_a_client_about_itself_alone() -> None:
 def test_advice_follows_the_shift() -> None:
     def commands(images: bool = True, **found: Finding) -> list[str]:
         ways = {"inputs": NO, "label_shares": NO, "labelling": NO} | found
-        return [own.command for own in advise("-d x", [], 4, images=images, **ways)]
+        return [own.command for own in advise(HERE, [], FOUR, images=images, **ways)]
 
     assert commands() == ["fedatlas train -d x"]
     norms = "fedatlas compare fedavg fedbn -d x --model cnn --set model.norm=batch"
@@ -182,5 +194,42 @@ def test_advice_follows_the_shift() -> None:
     assert commands(labelling=YES) == ["fedatlas train -d x --use group"]
     assert commands(label_shares=YES) == ["fedatlas compare fedavg feddisco -d x"]
     everyone = [Suspect(f"c{i}", "labels-noisy", "", "", "") for i in range(4)]
-    left = advise("-d x", everyone, 4, inputs=NO, label_shares=NO, labelling=NO)
+    left = advise(HERE, everyone, FOUR, inputs=NO, label_shares=NO, labelling=NO)
     assert [own.command for own in left] == ["fedatlas check -d x"], "nobody would be left to train"
+
+
+def test_advice_in_python_is_about_the_federation_at_hand() -> None:
+    """Options such as --data digits would name other clients than a partition in Python made."""
+    data = load_dataset("digits").of_domains(["handwritten"])
+    federation = federate(data, PermutedLabels(num_clients=8), seed=0)
+    found = check(federation, progress=False)
+    assert found.labelling.found
+    commands = [own.command for own in found.advice]
+    assert not [command for command in commands if "--" in command]
+    (group,) = [command for command in commands if "grouped(" in command]
+    call = group.removeprefix("fedatlas.train(federation, ").removesuffix(")")
+    made = eval(call, {"fedatlas": fedatlas, "federation": federation})
+    assert made.name == "grouped"
+    suspects = [Suspect("c1", "labels-noisy", "", "", ""), Suspect("c2", "missing-coded", "", "", "", column="chol")]
+    said = advise(Commands.in_python(), suspects, FOUR, inputs=NO, label_shares=YES, labelling=NO)
+    assert [own.command for own in said] == [
+        "fedatlas.check(federation)",
+        '# read the table with drop=["chol"], then federate and train again',
+        'fedatlas.train(federation.hold_out(["c1"]), "fedavg")',
+        'fedatlas.compare(federation, ["fedavg", "feddisco"])',
+    ]
+
+
+def test_advice_over_a_network_is_about_the_app() -> None:
+    wrong = [Suspect("c1", "labels-noisy", "", "", ""), Suspect("c2", "constant", "", "", "", "age")]
+    found = advise(Commands.over_network("app"), wrong, FOUR, inputs=YES, label_shares=YES, labelling=NO)
+    assert [own.command for own in found] == [
+        "fedatlas flower check app",
+        "fedatlas flower run app --set 'data.drop=[\"age\"]'",
+        'fedatlas flower run app --set \'flower.clients=["c0", "c2", "c3"]\'',
+        "fedatlas flower run app --set 'atlas.make={ source = \"class-prototypes\" }' --set 'atlas.use=[\"group\"]'",
+        "fedatlas flower run app --set algorithm.name=fedbn --set model.name=cnn --set model.norm=batch",
+        "fedatlas flower run app --set algorithm.name=feddisco",
+    ]
+    many = advise(Commands.over_network(), wrong[:1], FOUR * 10, inputs=NO, label_shares=NO, labelling=NO)
+    assert [own.command for own in many] == ["fedatlas flower check APP"], "a list of 30 names helps nobody"

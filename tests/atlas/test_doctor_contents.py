@@ -5,12 +5,17 @@ import pytest
 import torch
 
 from fedatlas.atlas.doctor.columns import Code, describe_columns, find_faults, is_constant, other_scale
-from fedatlas.atlas.doctor.contents import copy_suspects, own_examples, picture_suspects
-from fedatlas.atlas.doctor.duplicates import Copies, content_keys, find_copies
+from fedatlas.atlas.doctor.contents import copy_suspects, picture_suspects
+from fedatlas.atlas.doctor.duplicates import Copies, content_keys, describe_copies, find_copies
+from fedatlas.atlas.doctor.figures import ClientFigures, describe_clients, own_examples, training_keys
 from fedatlas.atlas.doctor.pictures import PictureFigures, broken, describe_pictures
 from fedatlas.atlas.doctor.sizes import lacking_classes, small_clients
-from fedatlas.data import Iid, federate, from_arrays
+from fedatlas.atlas.doctor.suspect import Suspect
+from fedatlas.data import Iid, NaturalId, federate, from_arrays, load_dataset
+from fedatlas.data.federation import Federation
+from fedatlas.errors import DataError
 from fedatlas.seeds import numpy_generator
+from raising import raises
 
 
 def _clients(count: int = 4, rows: int = 100) -> list[np.ndarray]:
@@ -101,15 +106,18 @@ def test_content_keys_are_equal_for_equal_rows_only() -> None:
 def test_copies_between_clients_and_in_the_test_are_counted() -> None:
     train = [np.arange(0, 50), np.arange(47, 97), np.arange(100, 150)]
     test = [np.array([200]), np.array([48, 49, 50, 201]), np.array([202])]
-    assert find_copies(train, test) == [Copies(0, 1, 3), Copies(1, 1, 3)]
-    assert find_copies([np.arange(50), np.arange(48, 98)], [np.array([]), np.array([])]) == [], "two are too few"
+    figures = [describe_copies(own, tested) for own, tested in zip(train, test, strict=True)]
+    assert figures[1] == (50, 4, 0, 3)
+    assert find_copies(figures, train) == [Copies(0, 1, 3), Copies(1, 1, 3)]
+    assert find_copies(figures) == [Copies(1, 1, 3)], "without keys, each client's own alone"
+    assert find_copies(figures[:2], [np.arange(50), np.arange(48, 98)])[0] == Copies(1, 1, 3), "two are too few"
 
 
 def test_rows_that_repeat_within_clients_are_not_copies() -> None:
     """Of 20 different rows every client has most, by chance."""
     rng = numpy_generator(0, "rows")
     train = [rng.integers(0, 20, 60) for _ in range(4)]
-    assert find_copies(train, [np.array([])] * 4) == []
+    assert find_copies([describe_copies(own, np.array([], np.int64)) for own in train], train) == []
 
 
 def _pictures(count: int, seed: int = 0) -> torch.Tensor:
@@ -134,21 +142,26 @@ def test_a_client_with_more_truncated_images_than_the_others_is_named() -> None:
     assert broken([usual, usual._replace(blank=2)]) == {}
 
 
+def _suspects(federation: Federation) -> list[Suspect]:
+    names, figures = [client.name for client in federation], describe_clients(federation)
+    copies = find_copies([own.copies for own in figures], training_keys(federation))
+    return [*picture_suspects(names, [own.images for own in figures]), *copy_suspects(names, copies)]
+
+
 def test_broken_images_and_copies_of_a_federation_are_named() -> None:
     images = _pictures(120)
     labels = np.arange(120) % 2
     whole = federate(from_arrays(images.permute(0, 2, 3, 1).numpy(), labels), Iid(num_clients=3), seed=0)
-    assert picture_suspects(whole) == []
-    assert copy_suspects(whole) == []
+    assert _suspects(whole) == []
     inputs = whole.data.inputs.clone()
     inputs[whole.clients[1].train[:4]] = 0
     inputs[whole.clients[2].train[:5]] = inputs[whole.clients[0].train[:5]]
     inputs[whole.clients[0].test[:3]] = inputs[whole.clients[0].train[10:13]]
     spoilt = replace(whole, data=replace(whole.data, inputs=inputs))
-    (blank,) = picture_suspects(spoilt)
+    blank, *copied = _suspects(spoilt)
     assert (blank.client, blank.kind) == (whole.clients[1].name, "images-broken")
     assert blank.reason.startswith("4 of 40 images")
-    copies = {(own.client, own.kind): own.reason for own in copy_suspects(spoilt)}
+    copies = {(own.client, own.kind): own.reason for own in copied}
     first = whole.clients[0].name
     assert copies == {
         (first, "same-examples"): f"5 of its examples are at {whole.clients[2].name} too",
@@ -171,3 +184,18 @@ def test_small_clients_and_missing_classes_by_hand() -> None:
     assert lacking_classes(counts) == {4: [2]}
     assert lacking_classes(counts // 10) == {}, "of 10 examples it may lack a class by chance"
     assert lacking_classes(torch.eye(3, dtype=torch.int64) * 100) == {}, "no class is one that most have"
+
+
+def test_figures_come_back_from_their_tensors() -> None:
+    for own in describe_clients(federate(load_dataset("heart"), NaturalId(min_samples=1))):
+        assert ClientFigures.from_tensors(own.tensors()) == own
+        assert len(own.columns) == 10
+
+
+@pytest.mark.parametrize("name", ["label_counts", "cells", "copies", "quantiles"])
+def test_figures_that_no_client_has_are_refused(name: str) -> None:
+    (own, *_) = describe_clients(federate(load_dataset("heart"), NaturalId(min_samples=1)))
+    tensors = own.tensors()
+    tensors[name] = -tensors[name]
+    with raises(DataError, "wrong-value", what="figures"):
+        ClientFigures.from_tensors(tensors)

@@ -8,8 +8,7 @@ from fedatlas.atlas.doctor.examination import Examination, examine
 from fedatlas.atlas.doctor.inverted import Inversion, find_inverted
 from fedatlas.atlas.doctor.noisy import evidence_of, fit_noise, foreign_shares, is_judged
 from fedatlas.atlas.doctor.reference import pairings
-from fedatlas.atlas.doctor.suspect import threshold
-from fedatlas.atlas.doctor.swapped import renaming_of
+from fedatlas.atlas.doctor.swapped import SURE, renaming_of
 from fedatlas.atlas.summary import Summary, summarise
 from fedatlas.seeds import generator
 from summaries import CLASSES, federation, gaussian, one_dimension
@@ -70,17 +69,21 @@ def test_evidence_counts_by_what_is_usual() -> None:
 def test_a_renaming_by_hand() -> None:
     """Classes at 0, 10, 20, 30; the client's lie 2 higher, and it swaps the first two; noise is 0.1 + 0.01 a class.
 
-    By equal names 12^2 + 8^2 + 2^2 + 2^2 = 216, matched 4 x 2^2 = 16.
+    By equal names 12^2 + 8^2 + 2^2 + 2^2 = 216, matched 4 x 2^2 = 16. Of the way of 10 to the other name the first goes
+    12 and the second 8: 120 + 80 less the noise of the reference twice. Its variance is 100 (1/10 + 1/100) for each,
+    and 0.1 x 0.02 + 0.01 x 0.03 more by the noise of the direction.
     """
     renaming = renaming_of(by_hand([12.0, 2.0, 22.0, 32.0], [0.0, 10.0, 20.0, 30.0]))
     assert renaming.classes == ((0, 1), (1, 0))
     assert renaming.explained == pytest.approx(1 - (16 - 0.44) / (216 - 0.44))
     deviation = (2 * 4 * 0.11**2) ** 0.5
-    assert renaming.z == pytest.approx((216 - 0.44) / deviation)
     assert renaming.residual == pytest.approx((16 - 0.44) / deviation)
-    assert renaming.accuses(10)
-    assert not renaming._replace(explained=0.7).accuses(10), "the rest is far more than noise"
-    assert not renaming._replace(z=threshold(10)).accuses(10)
+    assert renaming.along == pytest.approx((200 - 0.02) / (2 * (11 + 0.0023)) ** 0.5)
+    assert renaming.way == pytest.approx((200 - 0.02) / (200 - 0.04))
+    assert renaming.accuses()
+    assert not renaming._replace(explained=0.7).accuses(), "the rest is far more than noise"
+    assert not renaming._replace(along=SURE).accuses()
+    assert not renaming._replace(way=0.7).accuses(), "halfway to another class is not its name"
 
 
 def test_a_class_may_be_called_by_a_name_that_the_client_lacks() -> None:

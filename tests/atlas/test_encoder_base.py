@@ -99,7 +99,7 @@ def test_inputs_that_an_encoder_cannot_read_are_refused() -> None:
 
 def test_a_bar_counts_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
     Brightness().encode(grey(([1, 3], []), ([4], [])), progress=True)
-    assert "3/3" in capsys.readouterr().err
+    assert "encode brightness: 3 of 3, " in capsys.readouterr().err
 
 
 def test_embeddings_refuse_what_would_train_to_nonsense() -> None:

@@ -6,6 +6,7 @@ import torch
 from fedatlas.adapting.adapter import Adapter
 from fedatlas.algorithms import fedavg, fedbn, fedprox
 from fedatlas.algorithms.client2vec import client2vec
+from fedatlas.algorithms.fedgcr import fedgcr
 from fedatlas.algorithms.fedpce import fedpce
 from fedatlas.atlas.from_run import run_atlas
 from fedatlas.errors import UsageError
@@ -49,6 +50,17 @@ def test_norms_make_an_atlas_without_their_statistics(tmp_path: Path) -> None:
     assert run_atlas(run, parameters=["norm1.weight", "norm1.bias"]).half().shape == (6, 8)
     with raises(UsageError, "unknown-name", got="norm9.weight"):
         run_atlas(run, parameters=["norm9.weight"])
+
+
+def test_the_mean_prompts_of_fedgcr_are_an_atlas(tmp_path: Path) -> None:
+    options = {"backbone": None, "weights": "untrained", "patch": 4, "width": 12, "depth": 1, "heads": 3}
+    settings = {**SMALL, "model": "prompted_vit", "model_options": options}
+    run = train(tiny_federation("images"), fedgcr(num_groups=2), folder=tmp_path, **settings)  # type: ignore[arg-type]
+    atlas = run_atlas(run)
+    memory = run.checkpoint().clients
+    assert atlas.half().shape == (len(memory), 12)
+    assert torch.equal(atlas.half()[0], memory[min(memory)]["group_customization"]["mean"])
+    assert atlas.provenance["parameters"] == ["group_customization/mean"]
 
 
 def test_a_run_that_keeps_nothing_with_its_clients_is_refused(tmp_path: Path) -> None:

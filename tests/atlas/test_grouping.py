@@ -19,6 +19,14 @@ def domains(width: int = 64, noise: float = 0.3, scale: float = 1.0) -> Tensor:
     return scale * (centres[torch.tensor(TYPES)] + noise * torch.randn(len(TYPES), width, generator=rng))
 
 
+def test_a_full_covariance_needs_more_clients_than_widths() -> None:
+    """Eighty clients of two numbers each are enough; the clients of the next test are not."""
+    rng = torch.Generator().manual_seed(0)
+    points = torch.randn(80, 2, generator=rng) + torch.tensor([[0.0, 0.0]] * 40 + [[10.0, 10.0]] * 40)
+    assert group_clients(points, 2, covariance="full").labels.tolist() == [0] * 40 + [1] * 40
+    assert group_clients(domains(scale=1.0), 5, covariance="full").labels.tolist() != TYPES
+
+
 @pytest.mark.parametrize("method", ["gmm", "kmeans"])
 @pytest.mark.parametrize("covariance", ["diag", "spherical"])
 def test_types_are_found_whatever_the_scale_of_the_vectors(method: str, covariance: str) -> None:
@@ -99,8 +107,8 @@ def test_what_cannot_be_grouped_is_refused() -> None:
         group_clients(torch.zeros(3, 2), 2, n_init=0)
     with raises(UsageError, "unknown-name", kind="method of grouping", got="gm"):
         group_clients(torch.zeros(3, 2), 2, method="gm")
-    with raises(UsageError, "unknown-name", kind="covariance", got="full"):
-        group_clients(torch.zeros(3, 2), 2, covariance="full")
+    with raises(UsageError, "unknown-name", kind="covariance", got="tied"):
+        group_clients(torch.zeros(3, 2), 2, covariance="tied")
     with raises(DataError, "not-finite"):
         group_clients(torch.tensor([[float("nan")], [0.0]]), 2)
     with raises(UsageError, "data-empty", what="types", got=1, wanted=2):

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from fedatlas.atlas.principal_angles import WIDTH, leading_directions, principal_angles, projection_row
+from fedatlas.atlas.subspaces import WIDTH, leading_directions, principal_angles, projection_row
 from fedatlas.errors import UsageError
 from raising import raises
 from summaries import federation, gaussian

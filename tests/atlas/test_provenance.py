@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from claims import claim_again
 from fedatlas.adapting.adapter import Adapter
 from fedatlas.algorithms import fedavg, fedgr, fedper
 from fedatlas.algorithms.client2vec import client2vec
@@ -113,6 +114,7 @@ def test_a_run_of_an_older_version_says_nothing_of_its_origin(tmp_path: Path) ->
     for written in (less, None):
         older = dict(run.resolved, federation={**run.resolved["federation"], "origin": written})
         (tmp_path / "resolved.json").write_text(json.dumps(older))
+        claim_again(tmp_path)
         assert run_atlas(Run(tmp_path)).provenance["origin"] == written
         train(federation, fedper(), model="mlp", rounds=1, workers=1, progress=False, folder=tmp_path, resume=True)
 

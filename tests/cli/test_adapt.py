@@ -8,6 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+from claims import claim_again
 from fedatlas.adapting.adapter import Adapter
 from fedatlas.adapting.export import load_personalised
 from fedatlas.atlas import Atlas, feature_average, label_histogram, make_encoder
@@ -56,6 +57,16 @@ def test_held_out_clients_are_adapted_and_recorded(folder: Path, name: str, tune
         if name == "fedavg":
             assert record["accuracy_before"] == record["accuracy_after"]
     assert ("their numbers" in result.output) == (name == "fedpce")
+
+
+def test_an_algorithm_that_keeps_nothing_tunes_a_head_when_asked(folder: Path) -> None:
+    result = invoke("adapt", folder / "fedavg", *FEW)
+    assert "--tune head tunes a copy of the last layer" in " ".join(result.output.split())
+    result = invoke("adapt", folder / "fedavg", "--tune", "head", *FEW)
+    assert result.exit_code == 0, result.output
+    assert "adapting: 2 of 2" in result.output
+    assert "keeps nothing personal" not in result.output
+    assert {(record["num_tuned"], record["tune"]) for record in Run(folder / "fedavg").adapted} == {(51, "head")}
 
 
 def test_adapting_a_client_again_replaces_its_record(folder: Path) -> None:
@@ -130,6 +141,7 @@ def test_an_unfinished_run_is_adapted_with_a_note_and_one_without_a_checkpoint_r
     resolved = json.loads((tmp_path / "run/resolved.json").read_text())
     resolved["training"]["rounds"] = 9
     (tmp_path / "run/resolved.json").write_text(json.dumps(resolved))
+    claim_again(tmp_path / "run")
     result = invoke("adapt", tmp_path / "run")
     assert result.exit_code == 0, result.output
     assert "is at round 1 of 9: its model is not trained to the end" in " ".join(result.output.split())
@@ -139,7 +151,7 @@ def test_an_unfinished_run_is_adapted_with_a_note_and_one_without_a_checkpoint_r
     shutil.rmtree(tmp_path / "run/checkpoints")
     result = invoke("adapt", tmp_path / "run")
     assert result.exit_code == 2
-    assert "has no checkpoint" in " ".join(result.output.split())
+    assert "manifest.json is missing" in " ".join(result.output.split())
 
 
 @pytest.mark.filterwarnings("default")
@@ -184,6 +196,7 @@ def test_where_each_client_started_is_told_where_it_differs(folder: Path, tmp_pa
     ("arguments", "said"),
     [
         (["--start", "units"], "unknown start 'units'"),
+        (["--tune", "heads"], "unknown choice of what to tune 'heads'"),
         (["--start", "nearest"], "needs atlas= (--atlas FILE)"),
         (["--start", "mean", "--atlas", "atlas.safetensors"], "--atlas is for --start nearest or group only"),
         (["--data-folder", "data"], "give --data NAME"),
@@ -218,7 +231,7 @@ def test_a_runs_embeddings_are_mapped_from_the_command_line(folder: Path, tmp_pa
     result = invoke("map", "--run", folder / "fedpce", "--to", tmp_path / "own.safetensors")
     assert result.exit_code == 0, result.output
     assert Atlas.load(tmp_path / "own.safetensors").half().shape == (4, 32)
-    assert (tmp_path / "own-map.png").exists()
+    assert (tmp_path / "own.html").exists()
     assert "keeps of its own" in result.output
     result = invoke("map", "--run", folder / "fedpce", "--data", "digits", "--to", tmp_path / "own.safetensors")
     assert result.exit_code == 2

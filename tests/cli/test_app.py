@@ -14,6 +14,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+from fedatlas.atlas import Atlas
 from fedatlas.atlas.client2vec.settings import EPOCHS
 from fedatlas.cli.app import app
 from fedatlas.cli.catalogue import CATALOGUES
@@ -103,13 +104,43 @@ def test_compare_all_leaves_out_what_the_model_does_not_suit(
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_warning_is_a_line_and_pictures_are_named(tmp_path: Path) -> None:
+def test_a_warning_is_a_line_and_the_page_is_named(tmp_path: Path) -> None:
     owner = ["a"] * 9 + ["b"] * 9 + ["c"]
     np.savez(tmp_path / "own.npz", x=np.eye(19, dtype=np.float32), y=np.arange(19) % 2, owner=owner)
     result = invoke("map", "--data", tmp_path / "own.npz", "--source", "label-histogram", "--to", tmp_path / "a.st")
     assert result.exit_code == 0, result.output
     assert re.search("^note: natural-id: 1 of 3 owners in own .* left out: c", result.output, re.M)
-    assert f"pictures: {tmp_path / 'a-similarity.png'}, {tmp_path / 'a-map.png'}" in result.output
+    assert f"page: {tmp_path / 'a.html'}" in result.output
+
+
+def test_an_atlas_is_made_of_the_vectors_of_a_file(tmp_path: Path) -> None:
+    """All examples of a client have one vector, so that is their mean."""
+    owner = np.repeat(["a", "b"], 8)
+    np.savez(tmp_path / "own.npz", x=np.eye(16, dtype=np.float32), y=np.arange(16) % 2, owner=owner)
+    vectors = np.repeat([[3.0, 0.0, 4.0], [0.0, 2.0, 0.0]], 8, axis=0).astype(np.float32)
+    np.savez(tmp_path / "vectors.npz", examples=vectors, classes=np.eye(2, 3, dtype=np.float32))
+    made = [
+        "map",
+        "--data",
+        tmp_path / "own.npz",
+        "--source",
+        "feature-average",
+        "--to",
+        tmp_path / "a.safetensors",
+    ]
+    result = invoke(*made, "--encoder", "precomputed", "--encoder-path", tmp_path / "vectors.npz")
+    assert result.exit_code == 0, result.output
+    atlas = Atlas.load(tmp_path / "a.safetensors")
+    assert atlas.names == ("a", "b")
+    assert atlas.half("feature").tolist() == [[3.0, 0.0, 4.0], [0.0, 2.0, 0.0]]
+    for given, said in (
+        (["--encoder", "precomputed"], "give --encoder-path FILE"),
+        (["--encoder-path", tmp_path / "vectors.npz"], "--encoder builtin has none"),
+        (["--encoder", "precomputed", "--encoder-path", tmp_path / "else.npz"], "there is no such file"),
+    ):
+        result = invoke(*made, *given)
+        assert result.exit_code == 2
+        assert said in " ".join(result.output.split())
 
 
 OWN = """
@@ -346,7 +377,7 @@ def test_ctrl_c_says_how_to_resume(arrays: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "COLUMNS": "200"}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=usual)
     deadline = time.monotonic() + 60
-    while not (folder / "checkpoints/manifest.json").exists():
+    while not (folder / "rounds.jsonl").exists() or not (folder / "rounds.jsonl").stat().st_size:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -380,8 +411,7 @@ def test_an_atlas_is_mapped_and_used(arrays: Path, tmp_path: Path) -> None:
     result = invoke("map", "--data", arrays, "--source", "label-histogram", "--to", atlas)
     assert result.exit_code == 0, result.output
     assert "what left each client: the client's vector: the share of each class" in result.output
-    assert (tmp_path / "labels-map.png").exists()
-    assert (tmp_path / "labels-similarity.png").exists()
+    assert (tmp_path / "labels.html").exists()
     settings = ["--data", arrays, *SMALL, "--atlas", atlas, "--use", "sample,aggregate", "--set", "training.cohort=2"]
     result = invoke("train", *settings, "--folder", tmp_path / "run")
     assert result.exit_code == 0, result.output

@@ -9,6 +9,7 @@ from fedatlas import Config, train
 from fedatlas.algorithms import fedavg
 from fedatlas.cli.app import app
 from fedatlas.seeds import numpy_generator
+from report.pages import read_block
 
 
 def invoke(*arguments: object) -> Result:
@@ -76,18 +77,42 @@ def test_data_that_cannot_be_used_are_status_3_with_one_message(tmp_path: Path, 
     assert done.stderr.count("error:") == 1
 
 
+def test_made_up_clients_a_lone_client_and_very_many_columns_are_told(tmp_path: Path) -> None:
+    file = _table(tmp_path / "clinics.csv")
+    done = invoke("check", "--data", file, "--set", 'data.drop=["clinic"]')
+    assert "so these clients are made up" in " ".join(done.stderr.split())
+    lone = tmp_path / "lone.csv"
+    kept = (line for line in file.read_text().splitlines(True) if line.startswith(("clinic", "north")))
+    lone.write_text("".join(kept))
+    done = invoke("check", "--data", lone, "--set", "data.client=clinic")
+    assert done.exit_code == 0
+    assert "lone: 1 client (north)" in done.stdout
+    assert "cannot be told: Whether this client is like others: it is alone." in done.stdout
+    rng = numpy_generator(0, "wide")
+    names = ",".join(f"g{j}" for j in range(2100))
+    rows = "".join(f"{'abc'[i % 3]},{i % 2},{','.join(map(str, rng.integers(0, 9, 2100)))}\n" for i in range(30))
+    (tmp_path / "wide.csv").write_text(f"site,label,{names}\n{rows}")
+    done = invoke("check", "--data", tmp_path / "wide.csv")
+    assert "Faults of single columns: there are 2,100, and 2,000 are the most." in " ".join(done.stdout.split())
+
+
 def test_the_page_stands_alone_and_escapes_names(tmp_path: Path) -> None:
     file = _table(tmp_path / "west.csv", swapped=True)
     file.write_text(file.read_text().replace("west", "<west>"))
     page = tmp_path / "pages" / "check.html"
     done = invoke("check", "--data", file, "--set", "data.client=clinic", "--html", page)
     assert done.exit_code == 2, done.output
-    said = page.read_text()
-    assert "&lt;west&gt;" in said
-    assert "<west>" not in said
-    assert "look inverted" in said
-    assert "http" not in said.replace("http-equiv", "")
-    assert said.count('<th scope="row">') >= 3 + 1
+    assert "<west>" not in page.read_text()
+    block = read_block(page)
+    assert "<west>" in block["clients"]["name"]
+    (suspect,) = block["check"]["suspects"]
+    assert block["clients"]["name"][suspect["client"]] == "<west>"
+    assert "look inverted" in suspect["text"]
+    assert block["act"]["given"] == f"--set data.client=clinic --data {file}"
+    assert f"page: {page}" in done.stdout
+    done = invoke("check", "--data", file, "--set", "data.client=clinic", "--open")
+    assert done.exit_code == 3
+    assert "name its file with --html" in done.stderr
 
 
 def test_a_run_s_clients_are_checked_with_the_run_s_config(tmp_path: Path) -> None:

@@ -25,13 +25,11 @@ def test_float_images_become_bytes():
 @pytest.mark.parametrize(
     ("value", "code", "fields"),
     [
-        (1.5, "out-of-range", {"got": 0.0, "most": 1.5}),
-        (-0.1, "out-of-range", {"got": -0.1, "most": 0.0}),
         (np.nan, "not-finite", {"example": 1}),
         (np.inf, "not-finite", {"example": 1}),
     ],
 )
-def test_float_images_outside_zero_to_one_are_refused(value, code, fields):
+def test_float_images_with_nan_or_infinity_are_refused(value, code, fields):
     images = np.zeros((2, 4, 4, 3))
     images[1, 2, 2, 0] = value
     with raises(DataError, code, **fields):

@@ -1,14 +1,21 @@
-"""What a notebook shows of a federation, an atlas and a run."""
+"""What a notebook shows of a federation, an atlas, a run and a check."""
 
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 from fedatlas import Atlas, Federation, Run
 from fedatlas.atlas import label_histogram
+from fedatlas.atlas.doctor.advice import Advice
+from fedatlas.atlas.doctor.diagnosis import Diagnosis, Member
+from fedatlas.atlas.doctor.suspect import Suspect
+from fedatlas.atlas.verdict import Finding
+from fedatlas.data.html import curve_picture, points_picture
 from report.run_folders import client, write_run
 from tiny import line_federation
 
+PICTURE = {"svg", "g", "circle", "path", "polyline"}
 EVIL = "<script>alert('&')</script>"
 
 
@@ -20,18 +27,19 @@ class Cells(HTMLParser):
         self.tags: set[str] = set()
         self.texts: list[str] = []
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
-        assert not attrs
+        assert tag in PICTURE or not attrs
+        assert not [name for name, _ in attrs if name.startswith("on") or name in ("href", "src", "style")]
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
 
 
-def read(shown: Federation | Atlas | Run) -> list[str]:
+def read(shown: Federation | Atlas | Run | Diagnosis) -> list[str]:
     found = Cells()
     found.feed(shown._repr_html_())
-    assert found.tags <= {"table", "caption", "tr", "th", "td", "p"}
+    assert found.tags <= {"table", "caption", "tr", "th", "td", "p", "title"} | PICTURE
     return found.texts
 
 
@@ -59,7 +67,44 @@ def test_an_atlas_shows_its_halves_and_its_clients() -> None:
     assert texts[:3] == ["Atlas", "clients", "2"]
     assert texts[texts.index("half 'label'") + 1] == "width 2"
     assert texts[texts.index("source") + 1] == "label_histogram"
-    assert EVIL in texts
+    assert texts.count(EVIL) == 2  # in the picture, and in the table
+
+
+def test_points_keep_their_distances_inside_the_picture() -> None:
+    """x from 0 to 4 goes to 8 to 212 of 220 pixels, so 1 is at 8 + 204 / 4 = 59; equal ones go to the middle."""
+    picture = points_picture([(0, 5), (1, 5), (4, 5)], ["a", "b", "c"], about="three")
+    assert re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', picture) == [
+        ("8.0", "110.0"),
+        ("59.0", "110.0"),
+        ("212.0", "110.0"),
+    ]
+
+
+def test_a_curve_goes_from_0_at_the_bottom_to_1_at_the_top() -> None:
+    assert 'points="8.0,82.0 110.0,45.0 212.0,8.0"' in curve_picture([1, 2, 3], [0, 0.5, 1], about="accuracy")
+
+
+def test_a_check_shows_suspects_and_what_to_do() -> None:
+    no = Finding(False, 0.0, "")
+    found = Diagnosis(
+        data="heart",
+        clients=(Member(name=EVIL, examples=3, classes=2),),
+        num_classes=2,
+        inputs=no,
+        label_shares=no,
+        labelling=Finding(True, 1.0, ""),
+        groups=(0,),
+        suspects=(Suspect(EVIL, "labels-inverted", "they look inverted", "a few of them", ""),),
+        different=(),
+        remarks=(),
+        advice=(Advice("fedatlas check --data heart", "once more"),),
+        seconds=0.0,
+    )
+    texts = read(found)
+    assert texts[:3] == ["Check of heart", "clients", "1"]
+    assert texts[texts.index("labelling differs") + 1] == "yes"
+    assert texts[texts.index(EVIL) + 1] == "labels-inverted"
+    assert texts[-2:] == ["fedatlas check --data heart", "once more"]
 
 
 def test_a_run_shows_what_it_reached(tmp_path: Path) -> None:
@@ -68,3 +113,4 @@ def test_a_run_shows_what_it_reached(tmp_path: Path) -> None:
     assert texts[0] == "Run of fedavg"
     assert texts[texts.index("folder") + 1] == str(tmp_path / "<b>")
     assert texts[texts.index("last accuracy") + 1].startswith("60.0% (round ")
+    assert texts[-4:] == ["worst served", "accuracy", "a", "60.0%"]

@@ -215,6 +215,13 @@ DATES = ("2020-01-31", "31.1.2020", "1/31/2020", "2020-01-31 12:30")
         (HEAD + ROWS.replace("A,1\na", "A,\na"), "value-missing", {"column": "label", "row": 1, "count": 1}),
         (HEAD + ROWS.replace("b,", "?,"), "value-missing", {"column": "hospital", "row": 3, "count": 2}),
         ("age;y\n1,5;0\n2,25;1\n", "column-unfit", {"what": "decimal commas", "column": "age", "got": "1,5"}),
+        (
+            "age,y\n" + "".join(f"{i} years,{i % 2}\n" for i in range(20, 40)),
+            "column-unfit",
+            {"what": "units", "column": "age", "row": 1, "got": "20 years"},
+        ),
+        ("PK\x03\x04[Content_Types].xml", "file-unreadable", {"what": "binary"}),
+        ("age,y\n1,0\n2,\0\n", "file-unreadable", {"what": "binary"}),
         ("age,y\n1,0.5\n2,1\n", "not-classes", {"column": "y", "got": "0.5"}),
         ("age,y\n" + "".join(f"1,{i}\n" for i in range(60)), "not-classes", {"count": 60}),
         ("age,y\n" + "".join(f"1,name {i}\n" for i in range(60)), "not-classes", {"count": 60}),
@@ -281,6 +288,18 @@ def test_ten_thousand_columns_are_read(tmp_path: Path) -> None:
     names = ",".join(f"g{i}" for i in range(10_000))
     federation = federate(from_table(write(tmp_path, f"site,y,{names}\n" + "\n".join(lines))), NaturalId())
     assert federation.data.inputs.shape == (16, 10_000)
+
+
+def test_a_few_lengths_of_time_are_categories(tmp_path: Path) -> None:
+    rows = "".join(f"{2 * (i % 3)} weeks,{i % 2}\n" for i in range(12))
+    data = from_table(write(tmp_path, "since,y\n" + rows))
+    assert data.table is not None
+    assert data.table.categories == (("0 weeks", "2 weeks", "4 weeks"),)
+
+
+def test_a_byte_order_mark_is_not_a_part_of_the_first_name(tmp_path: Path) -> None:
+    data = from_table(write(tmp_path, "\ufeff" + HEAD + ROWS))
+    assert data.owners == ("a", "b")
 
 
 def test_long_ids_keep_their_last_digits(tmp_path: Path) -> None:

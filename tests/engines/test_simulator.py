@@ -1,5 +1,6 @@
 import gc
 import os
+import resource
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -42,7 +43,7 @@ def test_evaluation_scores_each_client_on_its_own_test_part(workers: int) -> Non
     federation = line_federation(([1, 2, -1], [0, 0, 0]), ([3, 3], [0, 1]))
     with Simulator(fedavg(), Line(start=1.0), federation, workers=workers) as simulator:
         scores = simulator.evaluate(*simulator.runner.bench.shared(), [0, 1])
-    assert [(s.client, s.num_examples, s.num_correct) for s in scores] == [(0, 3, 2), (1, 2, 1)]
+    assert [(s.client, s.num_examples, s.accuracy) for s in scores] == [(0, 3, 2 / 3), (1, 2, 1 / 2)]
     expected = torch.tensor([1.0, 2.0, -1.0]).neg().exp().log1p().mean()
     assert scores[0].loss == pytest.approx(expected.item(), rel=1e-6)
 
@@ -53,7 +54,7 @@ def test_clients_that_share_test_examples_get_the_same_score() -> None:
     federation = replace(federation, clients=tuple(replace(c, test=test) for c in federation.clients))
     with Simulator(fedavg(), Norms(), federation, workers=1) as simulator:
         scores = simulator.evaluate(*simulator.runner.bench.shared(), range(3))
-    assert len({(s.num_correct, s.loss, s.num_examples) for s in scores}) == 1
+    assert len({(s.accuracy, s.loss, s.num_examples) for s in scores}) == 1
 
 
 def test_each_client_is_tested_with_its_own_statistics_when_they_are_kept() -> None:
@@ -177,3 +178,25 @@ def test_more_clients_than_are_looked_at_together_are_all_tested(monkeypatch: py
     with Simulator(fedbn(), Norms(), blob_federation(num_clients=5), workers=1) as simulator:
         found = simulator.evaluate(*simulator.runner.bench.shared(), range(5))
     assert [score.client for score in found] == [0, 1, 2, 3, 4]
+
+
+def test_workers_need_no_room_in_dev_shm_and_few_descriptors() -> None:
+    """A container often has 64 MB of shared memory files, and a process 1024 descriptors."""
+    before = set(os.listdir("/proc/self/fd"))
+    with Simulator(fedavg(), Norms(), blob_federation(num_clients=6), workers=5) as simulator:
+        assert simulator.pool is not None
+        opened = len(set(os.listdir("/proc/self/fd")) - before)
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            shared = [line for line in maps if "/dev/shm/" in line]
+        assert not [line for line in shared if "/dev/shm/sem." not in line]  # a lock is one page
+    assert opened <= 3 * 5 + 1
+
+
+def test_workers_that_cannot_be_started_are_one_error() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 4, limits[1]))
+    try:
+        with raises(FedatlasError, "no-workers"):
+            Simulator(fedavg(), Norms(), blob_federation(num_clients=9), workers=8)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

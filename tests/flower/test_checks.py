@@ -1,6 +1,7 @@
 """The server's checks of a reply before it is used, one fault at a time."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
@@ -23,6 +24,7 @@ from fedatlas.flower.protocol.expectations import Expectations
 from fedatlas.flower.protocol.messages import BadReplyError, arrays, pack_losses, pack_score, pack_upload, plain
 from fedatlas.flower.server.exchange import _read_hello
 from fedatlas.parts.disclosure import Declared, Shape, UpTo
+from fedatlas.parts.metric import make_metrics
 from fedatlas.parts.types import ClientLosses, ClientScore, Tensors, Upload
 from raising import raises
 
@@ -40,7 +42,7 @@ ANSWER = Upload(
     buffers={"mean": torch.tensor([0.5, 0.25])},
     notes={"histogram": {"shares": torch.tensor([0.5, 0.25, 0.25])}},
     metrics={"loss": 0.7},
-    score=ClientScore(client=0, num_examples=4, num_correct=3, loss=0.6),
+    score=ClientScore(client=0, num_examples=4, values={"accuracy": 0.75, "loss": 0.6}),
 )
 
 
@@ -55,7 +57,8 @@ def test_a_sound_reply_is_taken_as_it_is() -> None:
     assert torch.equal(found.buffers["mean"], ANSWER.buffers["mean"])
     assert torch.equal(found.notes["histogram"]["shares"], ANSWER.notes["histogram"]["shares"])
     assert found.score is not None
-    assert asdict(found.score) == asdict(ClientScore(client=5, num_examples=4, num_correct=3, loss=0.6))
+    assert ANSWER.score is not None
+    assert asdict(found.score) == asdict(replace(ANSWER.score, client=5))
 
 
 def answer(**parts: Any) -> RecordDict:
@@ -75,7 +78,8 @@ def lacking(name: str) -> RecordDict:
 
 
 def scored(num_examples: int, num_correct: int, loss: float = 0.6) -> RecordDict:
-    return answer(score=ClientScore(client=0, num_examples=num_examples, num_correct=num_correct, loss=loss))
+    values = {"accuracy": num_correct / max(num_examples, 1), "loss": loss}
+    return answer(score=ClientScore(client=0, num_examples=num_examples, values=values))
 
 
 def with_score(**values: float) -> RecordDict:
@@ -134,11 +138,21 @@ FAULTS: dict[str, tuple[Callable[[], RecordDict], str, dict[str, Any]]] = {
     ),
     "a loss of nan": (lambda: answer(metrics={"loss": float("nan")}), "not-finite", {"name": "loss"}),
     "no loss": (lambda: answer(metrics={}), "value-missing", {"name": "loss"}),
-    "5 of 4 right": (lambda: scored(4, 5), "wrong-count", {"name": "num_correct", "got": 5}),
-    "-1 of 4 right": (lambda: scored(4, -1), "wrong-count", {"name": "num_correct", "got": -1}),
+    "5 of 4 right": (lambda: scored(4, 5), "out-of-range", {"name": "accuracy", "got": 1.25}),
+    "-1 of 4 right": (lambda: scored(4, -1), "out-of-range", {"name": "accuracy", "got": -0.25}),
     "9 test examples": (lambda: scored(9, 3), "wrong-count", {"name": "num_examples", "got": 9, "wanted": 4}),
     "an infinite test loss": (lambda: scored(4, 3, float("inf")), "not-finite", {"name": "test loss"}),
-    "half a score": (lambda: with_score(num_correct=3), "reply-unreadable", {"record": "score"}),
+    "half a score": (lambda: with_score(num_examples=4), "value-missing", {"got": []}),
+    "a score without a count": (
+        lambda: with_score(**{"metric/accuracy": 0.5, "metric/loss": 1.0}),
+        "reply-unreadable",
+        {"record": "score"},
+    ),
+    "a metric that was not asked for": (
+        lambda: with_score(**{"num_examples": 4, "metric/accuracy": 0.5, "metric/loss": 1.0, "metric/extra": 1.0}),
+        "unknown-name",
+        {"got": ["accuracy", "extra", "loss"]},
+    ),
 }
 
 
@@ -264,13 +278,13 @@ def test_a_node_with_a_wrong_introduction_is_refused(
 
 
 def test_scores_surveys_and_single_records_are_checked_in_the_same_way() -> None:
-    score = ClientScore(client=0, num_examples=4, num_correct=3, loss=0.6)
-    taken = check_score(pack_score(score), 5, 4)
+    score = ClientScore(client=0, num_examples=4, values={"accuracy": 0.75, "loss": 0.6})
+    taken = check_score(pack_score(score), 5, 4, EXPECTED)
     assert taken is not None
     assert asdict(taken) == asdict(replace(score, client=5))
-    assert check_score(pack_score(None), 5, 0) is None
+    assert check_score(pack_score(None), 5, 0, EXPECTED) is None
     with raises(BadReplyError, "wrong-count", name="num_examples", got=4, wanted=3):
-        check_score(pack_score(score), 5, 3)
+        check_score(pack_score(score), 5, 3, EXPECTED)
     shares = {"note/histogram": arrays({"shares": torch.ones(3)})}
     assert torch.equal(check_notes(RecordDict({**shares}), SHARES)["histogram"]["shares"], torch.ones(3))
     with raises(BadReplyError, "unexpected-name", name="change"):
@@ -281,6 +295,23 @@ def test_scores_surveys_and_single_records_are_checked_in_the_same_way() -> None
     )
     with raises(BadReplyError, "wrong-shape", name="v vector", got="float64 of shape (2)"):
         check_arrays(RecordDict({"v": arrays({"vector": torch.ones(2).double()})}), "v", vector)
+
+
+def test_metrics_by_class_and_intervals_come_back_in_their_form() -> None:
+    """Two classes: the recalls as they are, NaN too, and the table of 2 x 2 counts from a flat list."""
+    metrics = (*EXPECTED.metrics, *make_metrics(["recall_per_class", "confusion"]))
+    expected = replace(EXPECTED, metrics=metrics, num_classes=2)
+    values: dict[str, Any] = {"accuracy": 0.75, "loss": 0.6, "recall_per_class": [0.75, math.nan]}
+    values["confusion"] = [[3, 1], [0, 0]]
+    score = ClientScore(client=0, num_examples=4, values=values, intervals={"accuracy": (0.3, 0.95)})
+    taken = check_score(pack_score(score), 0, 4, expected)
+    assert taken is not None
+    assert taken.values["confusion"] == [[3, 1], [0, 0]]
+    assert str(taken.values["recall_per_class"]) == "[0.75, nan]"
+    assert list(taken.values) == list(values)
+    assert taken.intervals == {"accuracy": (0.3, 0.95)}
+    with raises(BadReplyError, "reply-unreadable", record="metrics"):
+        check_score(pack_score(replace(score, values={**values, "confusion": [[1]]})), 0, 4, expected)
 
 
 PAIR: dict[str, Shape] = {

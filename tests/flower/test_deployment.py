@@ -1,5 +1,6 @@
 """Real processes on loopback: algorithms with special needs, refused nodes, and processes that are killed."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -139,3 +140,32 @@ def test_the_same_app_runs_on_flowers_simulation_runtime(tmp_path: Path) -> None
         local.run(tmp_path / "app", timeout=PATIENCE, federation="num-supernodes=3 client-resources-num-cpus=1")
     here = simulated(config, config.federation(), tmp_path / "here")
     assert same_bits(Run(tmp_path / "run").parameters(), here.parameters())
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_told_to_end_ends_all_its_processes(how: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedatlas", "flower", "demo", str(tmp_path / "demo")]
+    demo = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    wait_until(lambda: "SuperNode ID" in _node_logs(tmp_path / "demo"), "a node to connect")
+    assert _processes_of(tmp_path)
+    demo.send_signal(how)
+    assert demo.wait(60) == 128 + how
+    wait_until(lambda: not _processes_of(tmp_path), "all processes to end")
+
+
+def _node_logs(demo: Path) -> str:
+    logs = (demo / "network" / "logs").glob("*-0.log")
+    return "".join(path.read_text(errors="replace") for path in logs)
+
+
+def _processes_of(folder: Path) -> list[str]:
+    """Return the commands of processes that name a folder or have it in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            about = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(folder).encode() in about:
+            found.append(about.decode(errors="replace"))
+    return found

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from fedatlas.config.config import Config
 from fedatlas.errors import UsageError
 from fedatlas.flower.node.memory import ContextStore
 from fedatlas.flower.protocol.messages import ABOUT, Packing, plain, tensors, unpack_candidates
-from fedatlas.flower.server.transport import FlowerClients
+from fedatlas.flower.server.transport import FlowerClients, version_of
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.sharing import ByGroup, Level
 from fedatlas.parts.trial import ByTrial
@@ -56,8 +57,8 @@ def memories(clients: FlowerClients) -> dict[int, Memory]:
     grid = clients.exchange.grid
     assert isinstance(grid, InProcessGrid)
     return {
-        client: ContextStore(grid.contexts[client + 1].state).take(int(own["remembers"]["round"]))
-        for client, own in clients.memory.items()
+        client: ContextStore(grid.contexts[client + 1].state).take(version_of(clients.memory, client))
+        for client in clients.memory
     }
 
 
@@ -74,7 +75,7 @@ def check_same_bits(
     assert here.groups
     assert same_bits(state_tensors(state), state_tensors(here))
     assert records == known
-    assert [(s.client, s.num_correct) for s in scores] == [(s.client, s.num_correct) for s in wanted]
+    assert [(s.client, s.accuracy) for s in scores] == [(s.client, s.accuracy) for s in wanted]
     torch.testing.assert_close([s.loss for s in scores], [s.loss for s in wanted])
     remembered = memories(nodes)
     assert remembered.keys() == simulated.memory.keys()
@@ -95,29 +96,48 @@ def test_known_groups_end_with_the_simulators_bits(base: str, level: Level, tmp_
 
 @pytest.mark.parametrize("base", BASES)
 def test_groups_that_leave_after_a_trial_end_with_the_simulators_bits(base: str, tmp_path: Path) -> None:
-    """Of 10 rounds 3 and 4 are the first trial, after which all leave: the others train the groups' models only."""
+    """Of 10 rounds the third is the first trial, after which all leave: the others train the groups' models only."""
     sharing = ByTrial(groups=GROUPS, pilot=1, threshold=-1e9)
-    assert sharing.trials(10)[0] == range(3, 5)
+    assert sharing.trials(10)[0] == range(3, 4)
     _, records, nodes = check_same_bits(replace(build_algorithm(base), sharing=sharing), base, tmp_path, rounds=10)
     apart = tuple(GROUPS.values())
-    assert [record.groups for record in records] == [None] * 3 + [apart] * 7
+    assert [record.groups for record in records] == [None] * 2 + [apart] * 8
     branched = {key.startswith("branch/") for own in memories(nodes).values() for key in own}
     assert branched == (set() if base == "fedavg" else {True, False})
 
 
 def test_groups_that_stay_begin_the_next_trial_from_the_common_model_again(tmp_path: Path) -> None:
-    """None leaves after round 4, so groups and the clients' memory for them start again in round 10."""
+    """None leaves after round 3, so groups and the clients' memory for them start again in round 7."""
     sharing = ByTrial(groups=GROUPS, pilot=1, threshold=1e9)
     _, records, nodes = check_same_bits(replace(scaffold(), sharing=sharing), "scaffold", tmp_path, rounds=10)
-    assert [record.round for record in records if record.groups is not None] == [4, 10]
+    assert [record.round for record in records if record.groups is not None] == [3, 7]
     assert any(key.startswith("branch/") for own in memories(nodes).values() for key in own)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_group_that_leaves_beside_the_common_model_ends_with_the_simulators_bits(base: str, tmp_path: Path) -> None:
+    class OneLeaves(ByTrial):
+        def decide(self, *args: Any) -> Any:
+            serving, memory = super().decide(*args)
+            left = torch.tensor([False, args[-2] > 4])
+            return torch.where(left[1] & (serving == 1), 1, -1), {**memory, "left": left}
+
+    sharing = OneLeaves(groups=GROUPS, pilot=1, threshold=-1e9)
+    assert sharing.trials(6) == [range(4, 5)]
+    assert sharing.trials(8) == [range(3, 4), range(6, 7)]
+    _, records, _ = check_same_bits(replace(build_algorithm(base), sharing=sharing), base, tmp_path, rounds=8)
+    assert [list(record.sharing.get("trained", [])) for record in records[5:]] == [
+        ["common", "rival", "groups"],
+        ["common", "groups"],
+        ["common", "groups"],
+    ]
 
 
 def test_a_trial_from_the_first_round_on_ends_with_the_simulators_bits(tmp_path: Path) -> None:
     """A client's first embedding depends on its place; one client has a single example and holds none back."""
     algorithm = replace(build_algorithm("fedpce"), sharing=ByTrial(groups=GROUPS, pilot=1))
     _, records, _ = check_same_bits(algorithm, "fedpce", tmp_path, rounds=2)
-    assert records[1].groups == tuple(GROUPS.values())
+    assert [record.groups for record in records] == [tuple(GROUPS.values()), None]
 
 
 def test_clients_that_choose_by_their_losses_end_with_the_simulators_bits(tmp_path: Path) -> None:
@@ -182,7 +202,10 @@ def test_losses_that_a_part_does_not_declare_are_not_asked_for(tmp_path: Path) -
 def test_a_tensor_is_packed_once_and_models_send_what_they_have_in_common_once() -> None:
     body, one, two = torch.ones(3), torch.zeros(2), torch.full((2,), 2.0)
     packing = Packing()
-    first, second = Candidate({"body": body, "head": one}, {}), Candidate({"body": body, "head": two}, {}, branch=True)
+    first, second = (
+        Candidate({"body": body, "head": one}, {}),
+        Candidate({"body": body, "head": two}, {}, "branch"),
+    )
     records = packing.candidates([first, second])
     assert {name: list(record) for name, record in records.items()} == {
         "shared/0": ["body", "head"],
@@ -191,7 +214,7 @@ def test_a_tensor_is_packed_once_and_models_send_what_they_have_in_common_once()
         "buffers/1": [],
     }
     assert packing.arrays(second.shared)["head"] is records["shared/1"]["head"]
-    found = unpack_candidates(RecordDict({**records, ABOUT: plain({"branches": [False, True]})}))
-    assert [candidate.branch for candidate in found] == [False, True]
+    found = unpack_candidates(RecordDict({**records, ABOUT: plain({"branches": ["", "branch"]})}))
+    assert [candidate.branch for candidate in found] == ["", "branch"]
     assert same_bits(found[0].shared, first.shared)
     assert same_bits(found[1].shared, second.shared)

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from fedatlas.atlas import Atlas
 from fedatlas.runs.run import Run
 from fedatlas.testing.tiny import state_tensors
-from flower_network import PATIENCE, bytes_by_way, clients, config_of, network, simulated
+from flower_network import PATIENCE, bytes_by_way, clients, config_of, network, simulated, some_dark
 from tiny import same_bits
 
 
@@ -52,4 +53,32 @@ def test_clients_that_choose_their_group_over_a_network_end_with_the_simulators_
     assert len(state.groups) == 2
     assert same_bits(state_tensors(state), state_tensors(wanted))
     assert all(not line["left_out"] for line in run.rounds)
+    assert run.last["accuracy"] == here.last["accuracy"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", ["fedavg", "scaffold", "fedbn"])
+def test_groups_of_an_atlas_over_a_network_end_with_the_simulators_bits(base: str, tmp_path: Path) -> None:
+    """The atlas is made over the network, the trial is round 3, and all groups have left after it."""
+    federation = some_dark(4)
+    config = config_of(
+        base,
+        "model.name=cnn",
+        "model.norm=batch",
+        'atlas.make={ source = "class-prototypes" }',
+        'atlas.use=["group"]',
+        "sharing.pilot=1",
+        "sharing.threshold=-1000000000.0",
+        count=4,
+        rounds=4,
+    )
+    with network(federation, config, tmp_path) as local:
+        local.run(tmp_path / "app", timeout=PATIENCE)
+    run = Run(tmp_path / "run")
+    here = simulated(config, federation, tmp_path / "here", Atlas.load(run.folder / "atlas.safetensors"))
+    state, wanted = run.checkpoint().state, here.checkpoint().state
+    assert [state.group(client) for client in range(4)] == [0, 1, 0, 1]
+    assert same_bits(state_tensors(state), state_tensors(wanted))
+    assert all(not line["left_out"] for line in run.rounds)
+    assert run.rounds[2]["groups"]["trained"] == {"common": 4, "rival": 4, "groups": 4}
     assert run.last["accuracy"] == here.last["accuracy"]

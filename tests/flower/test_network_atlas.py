@@ -9,14 +9,12 @@ import torch
 from fedatlas.atlas import Atlas
 from fedatlas.atlas.sources import make_atlas
 from fedatlas.config.config import Config
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
+from fedatlas.data.federation import Federation
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.server.app import serve
-from fedatlas.seeds import generator
 from fedatlas.testing.flower_grid import InProcessGrid
 from fedatlas.testing.tiny import state_tensors, tiny_federation
-from flower_network import handed_out, simulated, without_held_out
+from flower_network import handed_out, simulated, some_dark, without_held_out
 from tiny import same_bits
 
 SMALL = "{ layers = 1, feed_forward = 8, local_epochs = 1, cohort = 0.5, upload = 5 }"
@@ -65,27 +63,15 @@ def test_the_groups_of_an_atlas_end_with_the_simulators_bits(tmp_path: Path) -> 
     check_same_atlas_and_bits(config, run, tmp_path)
 
 
-def some_dark() -> Federation:
-    """Return six clients with three classes of images; those of every second client are dark."""
-    rng = generator(0, "test", "some dark")
-    labels = torch.arange(180) % 3
-    inputs = torch.randn(3, 3, 8, 8, generator=rng)[labels] + 0.3 * torch.randn(180, 3, 8, 8, generator=rng)
-    images = (inputs * 40 + 128).clamp(0, 255).to(torch.uint8)
-    parts = torch.arange(180).split(30)
-    for part in parts[::2]:
-        images[part] //= 6
-    data = Dataset(name="some dark", inputs=images, labels=labels, classes=("a", "b", "c"))
-    clients = (Client(name=f"client-{i}", train=own[6:], test=own[:6]) for i, own in enumerate(parts))
-    return Federation(data=data, clients=tuple(clients))
-
-
 def test_groups_that_the_atlas_finds_are_tried_over_a_network(tmp_path: Path) -> None:
-    federation = some_dark()
+    federation = some_dark(6)
     config = config_that_makes('{ source = "class-prototypes" }', 'atlas.use=["group"]', "sharing.pilot=1")
     run, grid = played(config, tmp_path, federation)
     assert "query.losses" in grid.kinds
     assert run.rounds[-1]["groups"]["count"] == 2
-    assert {line["group"] for line in run.clients if line["round"] == 2} == {0, 1}
+    assert run.groups is not None
+    assert [trial.round for trial in run.groups.trials] == [1]
+    assert run.groups.trained["rival"] == 3
     check_same_atlas_and_bits(config, run, tmp_path, federation)
 
 

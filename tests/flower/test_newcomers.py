@@ -9,6 +9,7 @@ import torch
 from flwr.app import Message, RecordDict
 
 from fedatlas.adapting.export import load_personalised
+from fedatlas.atlas.placing import Placement
 from fedatlas.config.config import Config
 from fedatlas.errors import UsageError
 from fedatlas.flower.node.app import make_client_app
@@ -18,7 +19,7 @@ from fedatlas.flower.server.newcomers import adapt_newcomers, model_for
 from fedatlas.parts.types import GroupState, ServerState
 from fedatlas.testing.flower_grid import InProcessGrid
 from fedatlas.testing.tiny import tiny_federation
-from flower_network import handed_out, without_held_out
+from flower_network import handed_out, some_dark, without_held_out
 from raising import raises
 from tiny import same_bits
 
@@ -84,6 +85,69 @@ def test_a_newcomer_without_a_group_gets_the_common_model_where_there_is_one(nam
     assert same_bits(model_for(name, replace(APART, shared=common), ROSTER)[0], common)
     alone = ServerState(round=3, shared=BODY, buffers={}, memory={})
     assert same_bits(model_for(name, alone, ROSTER)[0], BODY)
+
+
+def placement(group: int | None) -> Placement:
+    return Placement(
+        client="late",
+        group=group,
+        certainty=0.99,
+        chances=(0.01, 0.99),
+        num_examples=9,
+        labelled=True,
+        reason="it is unlike every group.",
+        refusal=None if group is not None else "unlike",
+    )
+
+
+def test_a_placed_stranger_gets_the_model_of_its_group_and_one_that_is_not_placed_none() -> None:
+    shared, _ = model_for("late", APART, ROSTER, placement(1))
+    assert same_bits(shared, {**BODY, "head": torch.tensor([3.0])})
+    with raises(UsageError, "placement-uncertain", client="late", reason="unlike"):
+        model_for("late", APART, ROSTER, placement(None))
+    common = {**BODY, "head": torch.tensor([4.0])}
+    stayed = replace(APART, shared=common, group_of=torch.tensor([0, 0, -1, -1]))
+    assert same_bits(model_for("late", stayed, ROSTER, placement(0))[0], {**BODY, "head": torch.tensor([2.0])})
+    for found in (placement(1), placement(None)):  # group 1 has not left the common model
+        assert same_bits(model_for("late", stayed, ROSTER, found)[0], common)
+
+
+def test_a_client_that_joins_late_is_placed_by_its_vector(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Clients 0, 2 and 4 have dark images. Client 4 was not there in training; no vector of an example leaves it."""
+    sent: dict[str, list[str]] = {}
+
+    def watch(name: str, message: Message, content: RecordDict) -> RecordDict:
+        sent.setdefault(name, []).append(message.metadata.message_type)
+        return content
+
+    settings = [
+        "algorithm.name=fedavg",
+        "model.name=cnn",
+        "training.rounds=2",
+        "training.batch_size=8",
+        'atlas.make={ source = "class-prototypes" }',
+        'atlas.use=["group"]',
+        "sharing.groups=2",
+        "flower.clients=5",
+        "flower.adapt={ rounds = 1, steps = 1 }",
+    ]
+    (tmp_path / "run.toml").write_text(Config.load(None, settings).to_toml())
+    config = Config.load(tmp_path / "run.toml")
+    grid = InProcessGrid(
+        make_client_app(tmp_path / "run.toml"), handed_out(some_dark(6), tmp_path / "data"), tamper=watch
+    )
+    grid.online.discard(5)
+    serve(config, grid, tmp_path / "run")
+    grid.online.add(5)
+    run = adapt_newcomers(config, grid, tmp_path / "run")
+    assert sent["client-4"] == ["query.hello", "query.cells", "query.adapt"]
+    state = run.checkpoint().state
+    names = run.client_names
+    (record,) = run.adapted
+    assert record["group"] == state.group(names.index("client-0")) == state.group(names.index("client-2"))
+    assert record["placement"]["by"] == "vector"
+    assert record["placement"]["certainty"] > 0.95
+    assert f"client-4: group {record['group']} (certainty" in capsys.readouterr().out
 
 
 def test_a_held_out_client_of_a_group_adapts_its_model_and_a_stranger_is_left_out(

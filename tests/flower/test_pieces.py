@@ -32,7 +32,7 @@ from raising import raises
 OPTIONS = {
     "init": {"folder", "config", "set_", "run_folder"},
     "keys": {"folder", "node", "host"},
-    "server": {"keys", "host", "port", "state", "insecure"},
+    "server": {"keys", "host", "port", "state", "insecure", "allow_code"},
     "register": {"keys", "superlink", "node", "state"},
     "node": {
         "client",
@@ -45,11 +45,17 @@ OPTIONS = {
         "held_out",
         "forget",
         "device",
+        "copies_key",
         "port",
         "state",
         "insecure",
+        "policy",
+        "allow_code",
     },
+    "policy": {"file", "wanted", "set_", "overwrite"},
+    "audit": {"file", "last", "contains"},
     "run": {"folder", "superlink", "authority", "set_", "run_folder", "adapt", "state", "insecure"},
+    "check": {"folder", "superlink", "authority", "set_", "run_folder", "state", "insecure"},
     "demo": {"folder", "rounds"},
 }
 

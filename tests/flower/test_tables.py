@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedatlas.config.config import Config
-from fedatlas.data import Client, Dataset, Federation, from_table, load_dataset
+from fedatlas.data import Dataset
 from fedatlas.data.loading.cells import Cells, CellTable
 from fedatlas.data.loading.measurements import from_cells
 from fedatlas.data.table import ColumnSums
@@ -22,58 +22,15 @@ from fedatlas.flower.server.newcomers import adapt_newcomers
 from fedatlas.parts.table_sums import TABLE_SUMS
 from fedatlas.testing.flower_grid import InProcessGrid
 from flower_network import simulated
+from hospitals import SETTINGS, hospitals, joined, write_all
 from raising import raises
 from tiny import same_bits
-
-SETTINGS = [
-    "data.label=num",
-    "data.categorical=['cp', 'restecg', 'thal']",
-    "data.classes={ healthy = [0], ill = [1, 2, 3, 4] }",
-    "model.name=linear",
-    "training.rounds=2",
-    "training.batch_size=32",
-    "flower.adapt={ rounds = 1, steps = 2 }",
-]
-
-
-def hospitals(folder: Path) -> dict[str, dict[str, str]]:
-    """Write the table of each hospital, without its name in it, and return the nodes' configs."""
-    whole = load_dataset("heart")
-    lines = (Path(__file__).parents[2] / "src/fedatlas/data/embedded/heart.csv").read_text().splitlines()
-    nodes = {}
-    for name in whole.owners:
-        rows = [line.partition(",")[2] for line in (lines[0], *(x for x in lines if x.startswith(f"{name},")))]
-        file = folder / f"{name}.csv"
-        file.write_text("\n".join(rows) + "\n")
-        nodes[name] = {"client": name, "data": str(file)}
-    return nodes
-
-
-def joined(nodes: dict[str, dict[str, str]], config: Config) -> Federation:
-    """Return the nodes' rows as one federation, split as the nodes split them."""
-    parts, clients, start = [], [], 0
-    for name, settings in nodes.items():
-        federation = open_node(settings, config).federation
-        own = federation.clients[0]
-        clients.append(Client(name=name, train=own.train + start, test=own.test + start))
-        parts.append(federation.data)
-        start += len(federation.data)
-    table = parts[0].table
-    assert table is not None
-    whole = from_table(Path(nodes["cleveland"]["data"]).parent / "all.csv", client=None, **config.reading())
-    assert whole.labels.tolist() == torch.cat([part.labels for part in parts]).tolist()
-    return Federation(data=whole, clients=tuple(clients)).prepare()
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     (tmp_path / "run.toml").write_text(Config.load(None, SETTINGS).to_toml())
     return Config.load(tmp_path / "run.toml")
-
-
-def write_all(folder: Path, names: list[str]) -> None:
-    texts = [(folder / f"{name}.csv").read_text().splitlines() for name in names]
-    (folder / "all.csv").write_text("\n".join([texts[0][0], *(line for own in texts for line in own[1:])]) + "\n")
 
 
 def test_nodes_end_with_the_bits_of_one_table_of_all_their_rows(tmp_path: Path, config: Config) -> None:

@@ -42,6 +42,6 @@ def test_a_row_of_the_table_says_what_was_found() -> None:
 def test_planted_codes_of_heart_are_found(capsys: pytest.CaptureFixture[str]) -> None:
     measure_columns(range(3))
     rows = dict(line.strip("| ").split(" | ", 1) for line in capsys.readouterr().out.splitlines())
-    assert rows["columns, nothing"] == "0 | 0 | 3"
-    assert rows["columns, code -9"] == "3 | 0 | 3"
-    assert rows["columns, factor 10"] == "3 | 0 | 3"
+    assert rows["heart, nothing"] == "0 | 0 | 3"
+    assert rows["heart, code -9"] == "3 | 0 | 3"
+    assert rows["heart, factor 10"] == "3 | 0 | 3"

@@ -81,8 +81,8 @@ def test_tables_and_the_page_are_printed(
     shown = capsys.readouterr().out
     assert "T' = 7" in shown
     assert "(95.45)" in shown
-    assert "PACS, factor 10, FINCH" in shown
-    assert "| DomainNet, factor 10, FINCH |" in shown
+    assert "embedded digits, factor 10, FINCH" in shown
+    assert "| embedded digits, factor 10, FINCH (3) |" in shown
     assert "(the one that ships" not in shown  # of the real setting
     assert shown.count("With `--quick` all images are the embedded digits") == 2
     first = evidence.plan(Options(quick=True, rounds=1))

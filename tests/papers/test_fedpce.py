@@ -216,8 +216,8 @@ def test_a_client_with_fewer_images_than_asked_for_has_all_it_has() -> None:
         return [
             SimpleNamespace(
                 domain="noise",
-                before=SimpleNamespace(num_correct=1, num_examples=10),
-                after=SimpleNamespace(num_correct=right[name], num_examples=10, accuracy=right[name] / 10),
+                before=SimpleNamespace(accuracy=0.1, num_examples=10),
+                after=SimpleNamespace(num_examples=10, accuracy=right[name] / 10),
             )
             for name in names
         ]

@@ -31,10 +31,6 @@ def train(**settings: Any) -> fedatlas.Run:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (
-            lambda: train(algorithm="fedavg"),
-            "Write fedatlas.algorithms.fedavg()",
-        ),
         (lambda: train(algorithm=algorithms.fedavg), "got the function fedavg"),
         (lambda: train(federation=tiny_federation().data), "fedatlas.federate(data, "),
         (lambda: train(optimizer="sgd"), "Write fedatlas.SGD(lr"),
@@ -146,6 +142,8 @@ def broken():
 def test_mistakes_in_a_recipe_of_ones_own_are_told_with_their_place(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "top.py").write_text("1 / 0")
+    for name in ("own.py:needs", "own.py:broken", "top.py:any"):
+        fedatlas.allow_code(f"{tmp_path}/{name}")
     with raises(UsageError, "missing-option", option="other"):
         algorithms.build_algorithm(f"{tmp_path}/own.py:needs", strength=1)
     with raises(UsageError, "user-function") as it:

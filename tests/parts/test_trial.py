@@ -1,15 +1,19 @@
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.fedbn import fedbn
+from fedatlas.algorithms.scaffold import scaffold
 from fedatlas.client.model import PERSONAL, branch_of, with_branch
 from fedatlas.errors import UsageError
+from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.sharing import COMMON
-from fedatlas.parts.trial import BEGUN, LEFT, SCORE, ByTrial, gain_score
-from fedatlas.parts.types import ClientInfo, ClientLosses, Tensors
+from fedatlas.parts.trial import BEGUN, LEFT, RIVALS, SCORE, SEEN, TIMES, ByTrial, gain_score
+from fedatlas.parts.types import GROUP, RIVAL, ClientInfo, ClientLosses, Tensors
 from raising import raises
 from tiny import Norms, blob_federation, play, same_bits
 
@@ -18,7 +22,9 @@ ROSTER = [ClientInfo(id=i, name=f"client-{i}", num_examples=10) for i in range(4
 
 
 def remembered(*left: bool) -> Tensors:
-    return {LEFT: torch.tensor(left), BEGUN: torch.zeros(4, dtype=torch.bool), SCORE: torch.zeros(len(left))}
+    none, zero = torch.zeros(4, dtype=torch.bool), torch.zeros((), dtype=torch.int64)
+    seen = torch.zeros(8, len(left), dtype=torch.float64)
+    return {LEFT: torch.tensor(left), BEGUN: none, RIVALS: none, SCORE: seen[0], SEEN: seen, TIMES: zero}
 
 
 def losses(common: float, own: float, square: float, count: int = 4) -> ClientLosses:
@@ -40,75 +46,143 @@ def test_a_gain_without_spread_is_certain_and_finite() -> None:
     assert gain_score({}) == 0
 
 
-def test_at_the_end_a_group_leaves_above_the_threshold() -> None:
+def test_after_the_late_trial_a_group_leaves_above_the_threshold() -> None:
     """Four examples each. Group 0 gains 1 with mean square 2: t = 1 / sqrt(4/3 / 4) = 1.73; group 1 gains 0.1 with mean
     square 0.0101: t = 0.1 / sqrt(1e-4 * 4/3 / 4) = 17.3."""
     found = {0: {0: losses(2, 1, 2)}, 1: {1: losses(1.0, 0.9, 0.0101)}}
-    serving, memory = ByTrial(groups=NAMES).decide(remembered(False, False), ROSTER, found, 40, 40)
+    serving, memory = ByTrial(groups=NAMES, threshold=3.0).decide(remembered(False, False), ROSTER, found, 30, 40)
+    assert serving is not None
     assert serving.tolist() == [COMMON, 1, COMMON, 1]
     assert memory[SCORE].tolist() == pytest.approx([1.7321, 17.3205], abs=1e-3)
 
 
 @pytest.mark.parametrize(("threshold", "left"), [(8.0, [True, True]), (9.0, [False, False])])
-def test_after_the_short_trial_all_groups_leave_or_none(threshold: float, left: list[bool]) -> None:
+def test_after_the_early_trial_all_groups_leave_or_none(threshold: float, left: list[bool]) -> None:
     """Group 0 gains 0.2 with mean square 0.0401: t = 34.6; group 1 has 17.3. Both are above 16, and one is below 18."""
     found = {0: {0: losses(1.0, 0.8, 0.0401)}, 1: {1: losses(1.0, 0.9, 0.0101)}}
     trial = ByTrial(groups=NAMES, threshold=threshold)
-    serving, memory = trial.decide(remembered(False, False), ROSTER, found, 29, 100)
+    serving, memory = trial.decide(remembered(False, False), ROSTER, found, 27, 100)
     assert memory[SCORE].tolist() == pytest.approx([34.641, 17.3205], abs=1e-3)
     assert memory[LEFT].tolist() == left
+    assert serving is not None
     assert serving.tolist() == ([0, 1, 0, 1] if left[0] else [COMMON] * 4)
-    begun = {**remembered(False, False), BEGUN: torch.tensor([True, False, True, True])}
-    _, memory = trial.decide(begun, ROSTER, found, 29, 100)
+    some = torch.tensor([True, False, True, True])
+    _, memory = trial.decide({**remembered(False, False), BEGUN: some, RIVALS: some}, ROSTER, found, 27, 100)
     assert memory[BEGUN].tolist() == ([True, False, True, True] if left[0] else [False] * 4)
+    assert not memory[RIVALS].any()
 
 
-def test_trials_come_after_a_quarter_of_the_rounds_and_at_the_end() -> None:
-    trial = ByTrial(groups=NAMES, pilot=4)
-    assert trial.trials(40) == [range(11, 15), range(33, 41)]
-    assert trial.trials(6) == [range(5, 7)]
-    assert trial.trials(3) == [range(2, 4)]
+def test_the_median_of_a_trials_comparisons_counts() -> None:
+    """Group 0 has t = 34.6, 1.73 and 34.6, group 1 has 17.3, -17.3 and -17.3."""
+    trial, memory = ByTrial(groups=NAMES, threshold=3.0), remembered(False, False)
+    high, low = losses(1.0, 0.8, 0.0401), losses(2, 1, 2)
+    better, worse = losses(1.0, 0.9, 0.0101), losses(0.9, 1.0, 0.0101)
+    for number, one, other in ((28, high, better), (29, low, worse)):
+        serving, memory = trial.decide(memory, ROSTER, {0: {0: one}, 1: {1: other}}, number, 40)
+        assert serving is None
+        assert not memory[LEFT].any()
+    serving, memory = trial.decide(memory, ROSTER, {0: {0: high}, 1: {1: worse}}, 30, 40)
+    assert serving is not None
+    assert serving.tolist() == [0, COMMON, 0, COMMON]
+    assert memory[SCORE].tolist() == pytest.approx([34.641, -17.3205], abs=1e-3)
+    assert memory[TIMES] == 0
 
 
-def test_a_trial_takes_turns_and_compares_at_its_end() -> None:
-    trial, memory = ByTrial(groups=NAMES, pilot=2), remembered(False, False)
-    before = trial.plan(memory, ROSTER, 36, 40)
+def test_trials_end_after_three_quarters_of_the_rounds_and_a_short_one_comes_after_a_quarter() -> None:
+    trial = ByTrial(groups=NAMES)
+    assert trial.trials(40) == [range(11, 13), range(23, 31)]
+    assert trial.trials(20) == [range(6, 7), range(12, 16)]
+    assert trial.trials(6) == [range(4, 5)]
+    assert trial.trials(3) == [range(2, 3)]
+    assert trial.trials(1) == [range(1, 2)]
+
+
+def test_a_trial_has_a_turn_for_the_rival_and_one_for_the_groups() -> None:
+    trial, memory = ByTrial(groups=NAMES, pilot=3), remembered(False, False)
+    (before,) = trial.plan(memory, ROSTER, 27, 40)
     assert before.common
     assert not before.holds_back
-    plans = [trial.plan(memory, ROSTER, number, 40) for number in trial.trials(40)[-1]]
-    assert [plan.common for plan in plans] == [True, False, True, False]
-    assert all(plan.holds_back for plan in plans)
-    assert [list(plan.begins) for plan in plans] == [[], [0, 1], [], []]
-    assert [plan.compares for plan in plans] == [False, False, False, True]
+    late = trial.trials(40)[-1]
+    assert list(late) == [28, 29, 30]
+    first, second, third = (trial.plan(memory, ROSTER, number, 40) for number in late)
+    assert [plan.model for plan in first] == [plan.model for plan in second] == ["common", "rival", "groups"]
+    assert [plan.common for plan in first] == [True, False, False]
+    assert [plan.holds_back for plan in first] == [False, True, True]
+    assert [list(plan.begins) for plan in first] == [[], [2], [0, 1]]
+    assert not any(plan.begins for plan in (*second, *third))
+    assert [plans[-1].compares for plans in (first, second, third)] == [False, True, True]
+    assert not any(plan.compares for plan in (*first[:2], *second[:2]))
+    assert [None if plan.group_of is None else plan.group_of.tolist() for plan in first] == [
+        None,
+        [2, 2, 2, 2],
+        [0, 1, 0, 1],
+    ]
+
+
+def test_groups_that_have_left_train_beside_the_common_model() -> None:
+    trial, memory = ByTrial(groups=NAMES), remembered(False, True)
+    common, own = trial.plan(memory, ROSTER, 35, 40)
+    assert common.common
+    assert common.forgets
+    assert [own.has(client) for client in range(4)] == [False, True, False, True]
+    assert (own.branch, own.beside, own.holds_back) == (GROUP, True, False)
 
 
 def test_after_all_have_left_only_groups_train() -> None:
     trial, memory = ByTrial(groups=NAMES, pilot=4), remembered(True, True)
-    plans = [trial.plan(memory, ROSTER, number, 40) for number in (15, 16, 33, 40)]
-    assert not any(plan.common or plan.holds_back or plan.compares or plan.begins for plan in plans)
+    plans = [plan for number in (15, 16, 33, 40) for plan in trial.plan(memory, ROSTER, number, 40)]
+    assert len(plans) == 4
+    assert not any(plan.common or plan.holds_back or plan.compares or plan.begins or plan.beside for plan in plans)
     assert [list(plan.restarts) for plan in plans] == [[0, 1, 2, 3]] * 4  # none of them has begun
     assert all(plan.group_of is not None for plan in plans)
 
 
-def test_before_the_trial_it_is_the_base_bit_for_bit() -> None:
-    class Later(ByTrial):
-        def trials(self, rounds: int) -> list[range]:
-            return [range(9, 11)]
+@pytest.mark.parametrize("base", [fedavg, fedbn, scaffold])
+def test_who_stays_has_the_bases_model_bit_for_bit(base: Callable[[], Algorithm]) -> None:
+    """Of 12 rounds 4 and 9 are trials. Group 1 leaves after the last one, and clients of group 0 must not notice."""
 
-    federation = blob_federation(num_clients=4)
-    plain, _, _ = play(fedavg(), Norms(), federation, rounds=3)
-    tried, _, _ = play(replace(fedavg(), sharing=Later(groups=NAMES)), Norms(), federation, rounds=3)
+    class OneLeaves(ByTrial):
+        def decide(self, *args: Any) -> Any:
+            _, memory = super().decide(*args)
+            left = torch.tensor([False, args[-2] > 6])
+            serving = torch.tensor([COMMON, 1, COMMON, 1]) if left[1] else torch.full((4,), COMMON)
+            return serving, {**memory, LEFT: left}
+
+    federation, sharing = blob_federation(num_clients=4), OneLeaves(groups=NAMES, pilot=1)
+    assert sharing.trials(12) == [range(4, 5), range(9, 10)]
+    plain, _, alone = play(base(), Norms(), federation, rounds=12)
+    tried, _, simulator = play(replace(base(), sharing=sharing), Norms(), federation, rounds=12)
     assert same_bits(plain.shared, tried.shared)
-    assert tried.group_of is None
+    assert same_bits(plain.buffers, tried.buffers)
+    assert len(tried.groups) == 2
+    assert not same_bits(tried.groups[1].shared, plain.shared)
+    for client in range(4):
+        one, other = alone.memory.get(client, {}), branch_of(simulator.memory.get(client, {}), "")
+        assert one.keys() == other.keys()
+        assert all(same_bits(one[part], other[part]) for part in one)
+        assert not any(key.startswith(RIVAL) for key in simulator.memory.get(client, {}))
 
 
-def test_a_client_keeps_two_memories_apart() -> None:
-    one, other = {"norms": {"w": torch.ones(1)}}, {"norms": {"w": torch.zeros(1)}}
-    both = with_branch(one, other, branch=True)
-    assert branch_of(both, False)["norms"]["w"].item() == 1
-    assert branch_of(both, True)["norms"]["w"].item() == 0
-    assert branch_of(one, True) is one
-    assert branch_of(with_branch(both, other, branch=False), True)["norms"]["w"].item() == 0
+def test_the_record_of_a_round_says_how_many_clients_trained_what() -> None:
+    sharing = ByTrial(groups=NAMES, pilot=1, threshold=1e9)
+    _, records, _ = play(replace(fedavg(), sharing=sharing), Norms(), blob_federation(num_clients=4), rounds=4)
+    assert [record.sharing.get("trained") for record in records] == [
+        None,
+        None,
+        {"common": 4, "rival": 4, "groups": 4},
+        None,
+    ]
+
+
+def test_a_client_keeps_its_memories_apart() -> None:
+    one, other, third = ({"norms": {"w": torch.tensor(float(i))}} for i in (1, 0, 3))
+    all_three = with_branch(with_branch(one, other, GROUP), third, RIVAL)
+    assert branch_of(all_three, "")["norms"]["w"].item() == 1
+    assert branch_of(all_three, GROUP)["norms"]["w"].item() == 0
+    assert branch_of(all_three, RIVAL)["norms"]["w"].item() == 3
+    assert branch_of(one, GROUP) is one
+    assert branch_of(with_branch(all_three, other, ""), GROUP)["norms"]["w"].item() == 0
+    assert set(with_branch(all_three, third, "", forgets=True)) == {"norms", "branch/norms"}
 
 
 def test_personal_values_of_a_group_that_left_are_its_own() -> None:
@@ -117,7 +191,7 @@ def test_personal_values_of_a_group_that_left_are_its_own() -> None:
     state, _, simulator = play(algorithm, Norms(), federation, rounds=4)
     assert state.group_of is not None
     assert state.group_of.tolist() == [0, 1, 0, 1]
-    plain, own = (branch_of(simulator.memory[0], branch)[PERSONAL] for branch in (False, True))
+    plain, own = (branch_of(simulator.memory[0], branch)[PERSONAL] for branch in ("", GROUP))
     assert plain.keys() == own.keys()
     assert not same_bits(plain, own)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from claims import write_manifest
 from fedatlas.data.federation import Origin
 from fedatlas.parts.types import ClientScore
 from fedatlas.runs.previews import PORTRAITS
@@ -51,6 +52,7 @@ def write_run(
 ) -> Run:
     """Write a run in which client ``c`` has ``correct(round, c)`` right test examples."""
     folder.mkdir(parents=True)
+    write_manifest(folder)
     num_classes = len(clients[0]["label_counts"])
     resolved = {
         "federation": {
@@ -83,7 +85,11 @@ def write_run(
         scores = []
         if evaluated is None or number in evaluated:
             scores = [
-                ClientScore(client=i, num_examples=c["num_test"], num_correct=correct(number, i), loss=1.0 / number)
+                ClientScore(
+                    client=i,
+                    num_examples=c["num_test"],
+                    values={"accuracy": correct(number, i) / c["num_test"], "loss": 1.0 / number},
+                )
                 for i, c in enumerate(clients)
             ]
             line["evaluation"] = summarize([s for s in scores if not clients[s.client]["held_out"]], domains)

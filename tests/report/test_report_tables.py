@@ -1,11 +1,19 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pytest
+from torch import nn
+
+import fedatlas
+from fedatlas.cli.report import print_results
 from fedatlas.data.federation import Origin
 from fedatlas.errors import UsageError
 from fedatlas.report import results_table
-from fedatlas.report.members import domain_colors, read_members
+from fedatlas.report.block import Subject
+from fedatlas.report.members import members_of_run
 from fedatlas.report.page import render
+from fedatlas.report.tables import columns_of
 from fedatlas.runs.run import Run
 from raising import raises
 from report.run_folders import FOUR, client, four_correct, write_run
@@ -52,17 +60,13 @@ def test_a_folder_that_is_given_twice_counts_once(tmp_path: Path) -> None:
     again = [Run(tmp_path / "other" / ".." / "run"), Run(tmp_path / "link")]
     assert results_table([run, *again]) == results_table([run])
     assert results_table([run, other, *again]) == results_table([run, other])
-    assert render([run, other, *again]) == render([run, other])
+    assert render(Subject(runs=[run, other, *again])) == render(Subject(runs=[run, other]))
 
 
 def test_clients_with_a_type_are_shown_by_it_in_place_of_their_domain(tmp_path: Path) -> None:
     clients = [{**client("a", "x"), "type": "rotated 90"}, client("b", "x"), client("c")]
     run = write_run(tmp_path / "run", clients, lambda r, c: 60)
-    colors = domain_colors([run])
-    assert list(colors) == ["rotated 90", "x"]
-    members = read_members(run, colors)
-    assert [member.domain for member in members] == ["rotated 90", "x", None]
-    assert [member.color for member in members][:2] == list(colors.values())
+    assert members_of_run(run).domains == ("rotated 90", "x", None)
 
 
 def test_folds_and_partition_seeds_are_repetitions_but_partitions_are_not(tmp_path: Path) -> None:
@@ -151,6 +155,27 @@ def test_a_run_whose_clients_have_no_test_data_has_no_figures(tmp_path: Path) ->
         '{"round": 1, "cohort": [0], "answered": [0], "train_loss": 1.0, "evaluation": {}}\n'
     )
     assert results_table([run])[0]["accuracy"] == "–"
+
+
+def test_a_task_without_accuracy_is_shown_by_its_main_metric(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The network says 0, and learns nothing; a's numbers are 1 and b's 3, so that rmse is 1 and 3, sigma_client 1."""
+    y = np.repeat([1.0, 3.0], 8).astype(np.float32)
+    data = fedatlas.from_arrays(np.ones((16, 1), np.float32), y, owner=["a"] * 8 + ["b"] * 8, task="regression")
+    network = nn.Linear(1, 1)
+    nn.init.zeros_(network.weight)
+    nn.init.zeros_(network.bias)
+    settings = fedatlas.Settings(rounds=1, model=network, optimizer=fedatlas.SGD(lr=1e-12), workers=1)
+    run = fedatlas.train(fedatlas.federate(data), "fedavg", settings, folder=tmp_path / "run", progress=False)
+    (row,) = results_table([run])
+    assert "accuracy" not in row
+    assert (row["rmse"], row["best"]) == (f"{run.last['rmse']:.4g}",) * 2
+    assert (row["worst client"], row["sigma_client"]) == ("3", "1")
+    better = columns_of(run)[0]
+    assert (better.title, better.lower_is_better) == ("rmse", True)
+    print_results([run])
+    assert "rmse: lower is better" in capsys.readouterr().out
 
 
 def test_other_data_in_one_table_is_refused(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import torch
 from fedatlas.algorithms.fedbn import fedbn
 from fedatlas.errors import RunFolderError
 from fedatlas.parts.types import Memory, ServerState
-from fedatlas.runs.checkpoint import MANIFEST, CheckpointStore
+from fedatlas.runs.checkpoint import CheckpointStore
 from fedatlas.runs.files import atomic_write
+from fedatlas.runs.manifest import MANIFEST, Claim
 from fedatlas.training.settings import Settings
 from fedatlas.training.train import train
 from raising import raises
@@ -27,7 +28,7 @@ CLIENTS: dict[int, Memory] = {0: {"personal": {"x": torch.randn(4)}}, 7: {"optim
 
 def _saved(folder: Path) -> CheckpointStore:
     store = CheckpointStore(folder)
-    store.save(STATE, CLIENTS, {0, 7}, {"rounds.jsonl": 120})
+    store.save(STATE, CLIENTS, {0, 7}, {"rounds.jsonl": Claim(120, None)})
     return store
 
 
@@ -38,7 +39,7 @@ def test_a_checkpoint_comes_back_whole_and_in_order(tmp_path: Path) -> None:
     assert same_bits(checkpoint.state.shared, STATE.shared)
     assert same_bits(checkpoint.state.memory["server/momentum"], STATE.memory["server/momentum"])
     assert same_bits(checkpoint.clients[7]["optimizer"], CLIENTS[7]["optimizer"])
-    assert checkpoint.records == {"rounds.jsonl": 120}
+    assert checkpoint.records == {"rounds.jsonl": Claim(120, None)}
 
 
 def test_only_clients_that_changed_are_written_again(tmp_path: Path) -> None:

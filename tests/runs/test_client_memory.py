@@ -8,8 +8,8 @@ from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.parts.types import Memory, ServerState
 from fedatlas.runs.checkpoint import SPARE_LINES, CheckpointStore
 from fedatlas.runs.client_memory import ClientMemories
-from fedatlas.runs.files import TensorFiles
 from fedatlas.runs.run import Run
+from fedatlas.runs.tensor_files import TensorFiles
 from fedatlas.training.settings import Settings, TrainingPlan
 from raising import raises
 from tiny import Norms, blob_federation, same_bits
@@ -135,15 +135,14 @@ def test_a_resumed_run_writes_no_file_that_the_checkpoint_names(tmp_path: Path) 
     assert same_bits(CheckpointStore(tmp_path).load().clients[0]["part"], _memory(0)["part"])
 
 
-def test_what_a_checkpoint_names_is_brought_to_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_checkpoint_names_is_brought_to_the_disk_once(tmp_path: Path) -> None:
     files = TensorFiles(tmp_path)
-    settled: list[str] = []
-    monkeypatch.setattr(files, "settle", lambda entry: settled.append(entry.file))
     memories = ClientMemories(files, limit=0)
     memories[0] = _memory(0)
-    for _ in range(2):
-        memories.entry(0)
-    assert settled == ["client-000000-000001.safetensors"]
+    memories.entry(0)
+    assert [entry.file for entry in memories.take_unsettled()] == ["client-000000-000001.safetensors"]
+    memories.entry(0)
+    assert memories.take_unsettled() == []
 
 
 def test_what_a_killed_run_left_behind_the_journal_is_not_part_of_it(tmp_path: Path) -> None:
@@ -170,8 +169,9 @@ def test_a_round_that_is_saved_twice_keeps_its_files(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    CheckpointStore(tmp_path).save(STATE, {}, set(), {})
-    monkeypatch.setattr("fedatlas.runs.checkpoint.FORMAT", 99)
+    with monkeypatch.context() as later:
+        later.setattr("fedatlas.runs.manifest.FORMAT", 99)
+        CheckpointStore(tmp_path).save(STATE, {}, set(), {})
     with raises(RunFolderError, "checkpoint-damaged") as caught:
         CheckpointStore(tmp_path).load()
     assert "another version" in str(caught.value)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import io
 
 import numpy as np
 import torch
 
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
-from fedatlas.runs.previews import LARGEST_SIDE, MOST_PICTURED, PORTRAITS, client_images, pictured, write_portraits
+from fedatlas.runs.previews import LARGEST_SIDE, MOST_PICTURED, client_examples, pictured, portraits
 
 
 def federation(clients: int, side: tuple[int, int] = (4, 6)) -> Federation:
@@ -26,9 +26,8 @@ def test_the_first_of_each_domain_comes_before_the_second_of_any() -> None:
     assert pictured(["a", "b", "a"]) == [0, 1, 2]
 
 
-def test_few_clients_are_pictured_each_with_its_own_images(tmp_path: Path) -> None:
-    write_portraits(federation(100), tmp_path)
-    with np.load(tmp_path / PORTRAITS) as file:
+def test_few_clients_are_pictured_each_with_its_own_images() -> None:
+    with np.load(io.BytesIO(portraits(federation(100)) or b"")) as file:
         assert len(file["vectors"]) == 100
         assert file["images"].shape == (MOST_PICTURED, 8, 1, 4, 6)
         assert file["images"][7, 0, 0, 0, 0] == file["pictured"][7] == 7
@@ -36,7 +35,9 @@ def test_few_clients_are_pictured_each_with_its_own_images(tmp_path: Path) -> No
 
 
 def test_large_images_are_made_smaller_in_proportion() -> None:
-    images = client_images(federation(3, side=(96, 2 * 96)), [0, 2])
-    assert images is not None
+    found = client_examples(federation(3, side=(96, 2 * 96)), [0, 2])
+    assert found is not None
+    images, labels = found
+    assert labels.tolist() == [[0, 0] + [-1] * 6] * 2
     assert images.shape == (2, 8, 1, LARGEST_SIDE // 2, LARGEST_SIDE)
     assert (images[1, :2] == 2).all()

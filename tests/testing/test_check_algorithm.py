@@ -181,5 +181,5 @@ def test_a_term_that_changes_the_examples_is_caught() -> None:
 def test_the_parts_on_their_page_pass() -> None:
     page = (Path(__file__).parents[2] / "docs/parts.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.S)
-    assert len(re.findall("check_algorithm", "".join(blocks))) == 5
+    assert len(re.findall("check_algorithm", "".join(blocks))) == 6
     exec("\n".join(blocks), {"__name__": "page"})

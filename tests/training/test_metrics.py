@@ -7,7 +7,7 @@ from fedatlas.training.metrics import summarize
 
 
 def _score(client: int, correct: int, total: int, loss: float = 1.0) -> ClientScore:
-    return ClientScore(client=client, num_examples=total, num_correct=correct, loss=loss)
+    return ClientScore(client=client, num_examples=total, values={"accuracy": correct / total, "loss": loss})
 
 
 def test_metrics_of_an_unbalanced_example() -> None:

@@ -261,7 +261,7 @@ def test_the_record_says_what_was_tested(tmp_path: Path) -> None:
 
 def test_records_can_be_read_while_a_run_goes_on(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path / "run", {})
-    writer.open(None)
+    writer.open()
     writer.write("rounds.jsonl", [{"round": 1}, {"round": 2}])
     assert (tmp_path / "run/rounds.jsonl").read_text() == '{"round": 1}\n{"round": 2}\n'
     writer.close()
@@ -281,3 +281,46 @@ def test_a_run_goes_on_with_an_engine_of_the_same_bits_only(
     with pytest.raises(RunFolderError) as caught:
         _short(tmp_path, rounds=2, engine=second, resume=True)
     assert caught.value.code == "settings-differ"
+
+
+class ReadOnly:
+    """A file system that became read-only."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        original = Path.open
+
+        def refuse(*_: object, **__: object) -> None:
+            raise OSError(30, "Read-only file system")
+
+        def opened(path: Path, mode: str = "r", *rest: Any, **more: Any) -> Any:
+            if set(mode) & set("wax+"):
+                refuse()
+            return original(path, mode, *rest, **more)
+
+        monkeypatch.setattr(Path, "open", opened)
+        for name in ("mkdir", "unlink", "replace", "write_bytes", "write_text"):
+            monkeypatch.setattr(Path, name, refuse)
+
+
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_resuming_on_a_read_only_file_system_is_one_line(
+    rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _short(tmp_path / "run", rounds=2)
+    (tmp_path / "run/checkpoints/server-000009.safetensors").write_bytes(b"what a killed run left")
+    ReadOnly(monkeypatch)
+    with raises(RunFolderError, "file-unwritable"):
+        _short(tmp_path / "run", rounds=rounds, resume=True)
+
+
+def test_of_many_clients_only_the_last_evaluation_has_a_line_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedatlas.training.loop.MANY_CLIENTS", 5)
+    monkeypatch.setattr("fedatlas.runs.writer.MOST_SPREAD", 5)
+    run = _short(tmp_path / "run", rounds=3, cohort=2)
+    assert [sum(line["round"] == number for line in run.clients) for number in (1, 2, 3)] == [2, 2, 6]
+    assert all(line["evaluation"]["num_clients"] == 6 for line in run.rounds)
+    assert "\n" not in (tmp_path / "run/resolved.json").read_text()
+    few = _short(tmp_path / "few", rounds=3, cohort=2, resume=False)
+    assert same_bits(run.parameters(), few.parameters())

@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from fedatlas.adapting.adapter import Adapter, adapt
     from fedatlas.adapting.export import load_personalised, read_about
     from fedatlas.adapting.result import Adapted
+    from fedatlas.adapting.run_files import export_run
 
-__all__ = ["Adapted", "Adapter", "adapt", "load_personalised", "read_about"]
+__all__ = ["Adapted", "Adapter", "adapt", "export_run", "load_personalised", "read_about"]
 
 __getattr__ = lazy_exports(__name__)

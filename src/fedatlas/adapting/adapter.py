@@ -1,13 +1,13 @@
-"""Adapt a run's model to one client: tune the personal parameters, and keep the shared ones fixed.
+"""Adapt a run's model to one client: tune what is personal, and keep the rest fixed.
 
-What is personal is the algorithm's choice: an embedding, the norms, the head. Where nothing is, there is only a test.
+What is personal is the algorithm's choice: an embedding, the norms, the head, or nothing. More can be asked for.
 """
 
 from __future__ import annotations
 
+import copy
 import json
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from numbers import Real
@@ -17,29 +17,31 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedatlas.adapting.examples import with_few
 from fedatlas.adapting.models import GroupModels, freeze_shared
 from fedatlas.adapting.placement import Joining, Placer, need_placed
 from fedatlas.adapting.result import Adapted
-from fedatlas.adapting.settings import AdaptSettings
-from fedatlas.adapting.starts import STARTS, Start, Starts
-from fedatlas.adapting.tuning import Tuning
+from fedatlas.adapting.settings import AdaptSettings, Tune
+from fedatlas.adapting.starts import STARTS, Start, Starts, check_atlas
+from fedatlas.adapting.tuning import Tuning, warn_of_idle
+from fedatlas.adapting.widening import widened
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.placing import Placement
-from fedatlas.atlas.provenance import warn_of_other_run
 from fedatlas.client.data import ResidentData
 from fedatlas.client.runner import ClientRunner
 from fedatlas.client.work import LocalWork
 from fedatlas.config.reopen import run_algorithm, run_augment, run_federation, run_network
 from fedatlas.data import Dataset, Federation
-from fedatlas.data.dataset import first_few
-from fedatlas.errors import DataError, UsageError, expect, expect_number, unknown_name
+from fedatlas.errors import UsageError, expect, expect_number, unknown_name
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.metric import known_metrics
 from fedatlas.parts.objective import CrossEntropy
 from fedatlas.parts.types import ClientScore, Tensors
-from fedatlas.runs.files import atomic_write
+from fedatlas.runs.manifest import add_file
 from fedatlas.runs.run import ADAPTED, Run
-from fedatlas.seeds import Seeds, numpy_generator, repeatable
+from fedatlas.seeds import Seeds, repeatable
 from fedatlas.training.model import Model
+from fedatlas.training.progress import Progress, make_progress
 from fedatlas.training.train import fingerprint
 
 
@@ -75,7 +77,14 @@ class Adapter:
         self.federation = federation.to(self.device)
         # Cross-entropy alone: what other terms need, such as a server's notes, a client on its own does not get.
         tuning = replace(self.algorithm, objective=(CrossEntropy(),))
-        self.runner = ClientRunner(tuning, network.to(self.device), self.federation, LocalWork(), self.seeds.batches)
+        self.runner = ClientRunner(
+            tuning,
+            network.to(self.device),
+            self.federation,
+            LocalWork(),
+            self.seeds.batches,
+            metrics=known_metrics(run.resolved["training"].get("metrics", ()), federation.data.task),
+        )
         self.models = GroupModels(self.runner.bench.model, checkpoint.state)
         """The models of the run's groups."""
         same = fingerprint(federation) == run.resolved["federation"]["fingerprint"]
@@ -83,6 +92,7 @@ class Adapter:
         """Where newcomers' own values begin."""
         self.placer = Placer(run, self.runner, self.models, self.starts)
         """Finds the groups of newcomers."""
+        self._widened: dict[Tune, Adapter] = {}
 
     @property
     def held_out(self) -> list[str]:
@@ -95,6 +105,17 @@ class Adapter:
         bench = self.runner.bench
         found = (extension.client_vector(bench.model) for extension in self.algorithm.extensions)
         return next((name for name in found if name in bench.personal), None)
+
+    def widened(self, tune: Tune) -> Adapter:
+        """Return this adapter over a network of which more is a client's own."""
+        if tune == "personal":
+            return self
+        if tune not in self._widened:
+            wider = copy.copy(self)
+            wider.runner = widened(self.runner, self.models.state, tune)
+            wider.models = GroupModels(wider.runner.bench.model, self.models.state)
+            self._widened[tune] = wider
+        return self._widened[tune]
 
     def place(
         self,
@@ -118,11 +139,11 @@ class Adapter:
             seed: of the choice of examples; None is the run's.
         """
         number = self.position(client)
-        few = self._few(number, examples, self.seeds.batches if seed is None else seed)
+        few = with_few(self.federation, number, examples, self.seeds.batches if seed is None else seed)
         return self.placer.place(few, number, atlas=atlas, labels=labels)
 
     def adapt(self, client: str | int | None = None, *, examples: int | None = None, **settings: Any) -> Adapted:
-        """Tune the personal parameters on one client's training part; the settings are those of ``adapt_all``."""
+        """Tune on one client's training part; the settings are those of ``adapt_all``."""
         return self.adapt_all([self.position(client)], examples=examples, **settings)[0]
 
     def adapt_all(
@@ -134,9 +155,10 @@ class Adapter:
         atlas: Atlas | None = None,
         examples: int | Sequence[int | None] | None = None,
         group: int | Placement | Sequence[int | Placement] | None = None,
+        progress: Progress | bool | None = False,
         **changes: Any,
     ) -> list[Adapted]:
-        """Tune the personal parameters on each client's training part; test before and after on its test part.
+        """Tune on each client's training part; test before and after on its test part.
 
         Clients do not hear of each other; where the network allows it, their batches pass through it together. All is
         in float32, as tests are.
@@ -146,27 +168,29 @@ class Adapter:
 
         Args:
             clients: names or positions; None is all that were held out. One may be there twice.
-            settings: how long and how fast; ``changes`` are fields of ``AdaptSettings``, such as ``rounds`` and ``lr``.
+            settings: what, how long and how fast; ``changes`` are fields of ``AdaptSettings``, such as ``tune``,
+                ``rounds`` and ``lr``.
             start: ``own`` values of a client that trained; ``initial``, as clients of the run began; the ``mean`` of
                 those that trained; those of the ``first`` that did; of the ``nearest`` in ``atlas`` that did; or
                 tensors by name. ``group`` places every client, and begins with the mean of its group; nothing is tuned
-                unless ``rounds`` are given. None is the client's own if it trained, else what the algorithm gives
-                newcomers.
+                unless ``rounds`` or ``tune`` is given. None is the client's own if it trained, else what the algorithm
+                gives newcomers.
             atlas: for ``nearest``, where the client must be in it (``atlas.add_client`` puts one there), and for
                 ``group``, where it need not.
             examples: use this many training examples only, or one number for each client; fewer are among more.
             group: the clients' groups, where they are known, by number or as ``place`` returns them.
+            progress: whether to show how many rounds are done, as ``train`` does.
         """
-        if start == "group" and settings is None:
+        if start == "group" and settings is None and "tune" not in changes:
             changes = {"rounds": 0, **changes}
         settings = (settings or AdaptSettings()).changed(changes)
         if isinstance(start, str) and start not in STARTS:
             raise unknown_name("start", start, STARTS)
         numbers, counts = self._chosen(clients, examples)
         if atlas is not None:
-            self._check_atlas(atlas, start)
+            check_atlas(atlas, self.run, start)
         seed = self.seeds.batches if settings.seed is None else settings.seed
-        few = [self._few(number, count, seed) for number, count in zip(numbers, counts, strict=True)]
+        few = [with_few(self.federation, *own, seed) for own in zip(numbers, counts, strict=True)]
         given = self.placer.given(len(numbers), group)
         places = start == "group"
         found = [
@@ -174,33 +198,56 @@ class Adapter:
             for i, (number, own) in enumerate(zip(numbers, given, strict=True))
         ]
         need_placed([own for own in found if isinstance(own, Placement)])
+        joining = [Joining(number, self._data(number, few[i]), found[i]) for i, number in enumerate(numbers)]
+        return self.widened(settings.tune)._adapt_joining(joining, settings, (start, atlas), seed, progress)
+
+    def _adapt_joining(
+        self,
+        joining: Sequence[Joining],
+        settings: AdaptSettings,
+        start: tuple[Start | Tensors | None, Atlas | None],
+        seed: int,
+        progress: Progress | bool | None,
+    ) -> list[Adapted]:
+        """Adapt the models that serve some clients, one model after another."""
         results: dict[int, Adapted] = {}
-        serving = [self.models.serving(own) for own in found]
-        for chosen in dict.fromkeys(serving):
-            where = [i for i, own in enumerate(serving) if own == chosen]
-            joining = [Joining(numbers[i], self._data(numbers[i], few[i]), found[i]) for i in where]
-            self.models.load(chosen)
-            results |= zip(where, self._adapt_group(joining, settings, start, atlas, seed), strict=True)
-        return [results[i] for i in range(len(numbers))]
+        serving = [self.models.serving(own.found) for own in joining]
+        rounds = settings.rounds if self.runner.bench.personal else 0
+        done, turns = 0, rounds * len(set(serving))
+        shown = make_progress(progress if turns else False, "adapting", turns)
+
+        def count_round() -> None:
+            nonlocal done
+            done += 1
+            shown.advance(done, {})
+
+        with shown:
+            for chosen in dict.fromkeys(serving):
+                where = [i for i, own in enumerate(serving) if own == chosen]
+                self.models.load(chosen)
+                found = self._adapt_group([joining[i] for i in where], settings, start, seed, count_round)
+                results |= zip(where, found, strict=True)
+        return [results[i] for i in range(len(joining))]
 
     def _adapt_group(
         self,
         joining: Sequence[Joining],
         settings: AdaptSettings,
-        start: Start | Tensors | None,
-        atlas: Atlas | None,
+        start: tuple[Start | Tensors | None, Atlas | None],
         seed: int,
+        count_round: Callable[[], None],
     ) -> list[Adapted]:
         """Adapt the model that is in the network to the clients that use it."""
         group, numbers = self.models.group, [own.number for own in joining]
-        starts = [self.starts.find(start, number, group=group, atlas=atlas) for number in numbers]
-        first = [values for values, _ in starts]
+        starts = [self.starts.find(start[0], number, group=group, atlas=start[1]) for number in numbers]
+        more = self.models.values(self.runner.bench.personal)
+        first = [{**more, **values} for values, _ in starts]
         tuning = self._tuning(settings, [own.data for own in joining], seed)
         before = [self.score(number, own, group) for number, own in zip(numbers, first, strict=True)]
-        personal, curves = self._tune(tuning, settings, numbers, first)
+        personal, curves = self._tune(tuning, settings, numbers, first, count_round)
         tunes = bool(self.runner.bench.personal) and settings.rounds > 0
         if tunes:
-            self._warn_of_idle(tuning)
+            warn_of_idle(tuning)
         tuned = self.runner.bench.parameters.values() if tunes else ()
         return [
             Adapted(
@@ -213,8 +260,9 @@ class Adapter:
                 num_examples=own.data.num_examples if tunes or own.placement is not None else 0,
                 num_steps=tuning.num_steps[i],
                 num_tuned=sum(parameter.numel() for parameter in tuned),
+                tune=settings.tune,
                 start=first[i],
-                origin=starts[i][1],
+                origin=self.models.origin(starts[i]) if more else starts[i][1],
                 personal=personal[i],
                 losses=tuning.losses[i],
                 curve=curves[i],
@@ -255,15 +303,6 @@ class Adapter:
             )
         return numbers, counts
 
-    def _check_atlas(self, atlas: Atlas, start: Start | Tensors | None) -> None:
-        """Raise UsageError if the atlas would not be used; warn if it is of other clients."""
-        if start not in ("nearest", "group"):
-            raise UsageError(
-                "atlas= (--atlas) is for start='nearest' or 'group' (--start) only; give both, or neither.",
-                code="settings-conflict",
-            )
-        warn_of_other_run(atlas, self.run.resolved, stacklevel=4)
-
     def _tuning(self, settings: AdaptSettings, data: Sequence[ResidentData], seed: int) -> Tuning:
         bench, augment, batch_size = self.runner.bench, settings.augment, settings.batch_size
         if augment == "run":
@@ -278,34 +317,30 @@ class Adapter:
         return Tuning(bench, self.models.buffers, algorithm, data, work=work, rounds=rounds, seed=seed)
 
     def _tune(
-        self, tuning: Tuning, settings: AdaptSettings, numbers: Sequence[int], first: Sequence[Tensors]
+        self,
+        tuning: Tuning,
+        settings: AdaptSettings,
+        numbers: Sequence[int],
+        first: Sequence[Tensors],
+        count_round: Callable[[], None],
     ) -> tuple[list[Tensors], list[dict[int, ClientScore]]]:
         """Return the clients' own values after the last round, and their scores by round, where asked for."""
         curves: list[dict[int, ClientScore]] = [{} for _ in numbers]
         personal, every = list(first), settings.evaluate_every
         for turn in range(1, settings.rounds + 1) if self.runner.bench.personal else ():
             personal = tuning.round(turn, personal)
+            count_round()
             if every is not None and turn % every == 0:
                 for number, own, curve in zip(numbers, personal, curves, strict=True):
                     curve[turn] = self.score(number, own, self.models.group)
         return personal, curves
 
-    def _warn_of_idle(self, tuning: Tuning) -> None:
-        idle = [own.name for own, count in zip(tuning.clients, tuning.num_steps, strict=True) if not count]
-        if idle:
-            warnings.warn(
-                f"nothing was tuned for {first_few(idle)}: with one training example there is no batch that the norms "
-                "of the network can take. Bring at least two.",
-                stacklevel=3,
-            )
-
     def keep(self, results: Sequence[Adapted]) -> Path:
         """Write what adapting took and gave into the run's folder, for its report; the newest of a client counts."""
         records = {record["client"]: record for record in self.run.adapted}
         records |= {one.client: {"round": self.round, **one.describe()} for one in results}
-        path = self.run.folder / ADAPTED
-        atomic_write(path, json.dumps(list(records.values()), indent=1).encode())
-        return path
+        add_file(self.run.folder, ADAPTED, json.dumps(list(records.values()), indent=1).encode())
+        return self.run.folder / ADAPTED
 
     def score(self, client: int, personal: Tensors, group: int | None = None) -> ClientScore:
         """Return how a group's model does with these values on a client's test part, as in the run's evaluations."""
@@ -332,33 +367,6 @@ class Adapter:
                 known=names,
             )
         return self.federation.position(client)
-
-    def _few(self, number: int, examples: int | None, seed: int) -> Federation:
-        """Return the federation with fewer training examples of one client."""
-        client = self.federation.clients[number]
-        size = len(client.train)
-        if size == 0 or len(client.test) == 0:
-            raise DataError(
-                f"client {client.name} has examples to train on: {size}, to test on: {len(client.test)}; adapting "
-                "needs both. Bring more of its examples, or name the other clients only (--client, clients=).",
-                code="too-few-examples",
-                client=client.name,
-                got=size,
-            )
-        if examples is None:
-            return self.federation
-        if not 1 <= examples <= size:
-            raise UsageError(
-                f"examples must be in [1, {size}], as client {client.name} has {size}; got {examples}.",
-                code="out-of-range",
-                setting="examples",
-                client=client.name,
-                got=examples,
-            )
-        order = torch.from_numpy(numpy_generator(seed, "adapting", client.name).permutation(size))
-        few = replace(client, train=client.train[order[:examples].sort().values.to(self.device)])
-        clients = (*self.federation.clients[:number], few, *self.federation.clients[number + 1 :])
-        return replace(self.federation, clients=clients)
 
     def _data(self, number: int, few: Federation) -> ResidentData:
         if few is self.federation:

@@ -15,7 +15,6 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from fedatlas.config.reopen import is_model_name
-from fedatlas.data import Dataset
 from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.models import build_model, without_running_statistics
 from fedatlas.models.norms import HEAD_NORM, with_head_norm
@@ -26,25 +25,27 @@ from fedatlas.runs.run import Run
 ABOUT = "fedatlas"
 
 
-def about_network(run: Run, algorithm: Algorithm, data: Dataset) -> dict[str, Any]:
+def about_network(run: Run, algorithm: Algorithm) -> dict[str, Any]:
     """Return what ``load_personalised`` must know to build a run's network, and how its inputs are to be scaled."""
     model = run.resolved["model"]
     baked = [extension.baked_options() for extension in algorithm.extensions]
     # An extension that is not baked in is part of the network, which cannot be built from here.
     plain = is_model_name(model["name"]) and None not in baked
     heads = [options[HEAD_NORM] for options in baked if options and HEAD_NORM in options]
-    channels = data.inputs.shape[1] if data.kind == "image" else 0
+    federation = run.resolved["federation"]
+    form = federation["form"]
+    channels = form["shape"][0] if federation["kind"] == "image" else 0
     return {
         "algorithm": algorithm.name,
         "model": model["name"] if plain else None,
         "options": {name: value for name, value in model["options"].items() if name != "pretrained"},
         HEAD_NORM: heads[-1] if heads else "layer",
         "buffers": algorithm.split.buffers,
-        "input_shape": list(data.inputs.shape[1:]),
-        "vocabulary_size": len(data.vocabulary),
-        "classes": list(data.classes),
-        "mean": list(data.mean or (0.0,) * channels),
-        "std": list(data.std or (1.0,) * channels),
+        "input_shape": list(form["shape"]),
+        "vocabulary_size": len(form["vocabulary"]),
+        "classes": list(federation["classes"]),
+        "mean": list(form["mean"] or (0.0,) * channels),
+        "std": list(form["std"] or (1.0,) * channels),
     }
 
 

@@ -20,8 +20,10 @@ from fedatlas.data.preparation import Preparation
 from fedatlas.data.table import CATEGORY
 from fedatlas.errors import DataError, UsageError
 from fedatlas.models import build_model
+from fedatlas.models.logits_only import wrapped_alike
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.split import Split
+from fedatlas.parts.types import GROUP
 from fedatlas.runs.groups import serving_group
 from fedatlas.seeds import Seeds
 from fedatlas.training.model import Model, extended, own_network
@@ -45,9 +47,12 @@ def trained_network(
     algorithm = _algorithm(run, algorithm)
     number = None if client is None else find_client(run.client_names, client)
     seed = Seeds(**run.resolved["seeds"]).model
-    plain = _by_name(run, seed) if network is None else own_network(network, seed)
-    bench = Workbench(extended(plain, algorithm, seed), algorithm)
     checkpoint = run.checkpoint()
+    plain = _by_name(run, seed) if network is None else own_network(network, seed)
+    if network is not None and not algorithm.extensions:
+        state = checkpoint.state
+        plain = wrapped_alike(plain, {**state.shared, **(state.groups[0].shared if state.groups else {})})
+    bench = Workbench(extended(plain, algorithm, seed), algorithm)
     group = serving_group(run.folder, run.client_names, checkpoint.state, number, group)
     shared, buffers = checkpoint.state.model(group)
     wanted = {name: value.shape for name, value in bench.initial.items() if name not in bench.personal}
@@ -75,7 +80,7 @@ def trained_network(
         # As in the run's evaluations: own values, else for a newcomer the mean, else the first values of its position.
         clients = run.resolved["federation"]["clients"]
         held_out = clients[number]["held_out"]
-        own = branch_of(checkpoint.clients.get(number, {}), group is not None).get(PERSONAL, {})
+        own = branch_of(checkpoint.clients.get(number, {}), "" if group is None else GROUP).get(PERSONAL, {})
         if not own and held_out and algorithm.split.newcomers_take_the_mean:
             own = mean_personal(checkpoint.clients)
         place = sum(other["held_out"] == held_out for other in clients[:number])

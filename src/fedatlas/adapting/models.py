@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import nn
 
@@ -39,6 +41,19 @@ class GroupModels:
             return group
         left = self.state.group_of is not None and bool((self.state.group_of == group).any())
         return group if left else None
+
+    def values(self, names: Iterable[str]) -> Tensors:
+        """Return those shared parameters and running statistics of the model in the network that have these names."""
+        shared, buffers = self.state.model(self.group)
+        device = next(self.network.parameters()).device
+        known = {**shared, **buffers}
+        return {name: known[name].to(device) for name in sorted(names) if name in known}
+
+    def origin(self, start: tuple[Tensors, str]) -> str:
+        """Return in words where tuning begins: with the shared model, and with a client's own values if it has any."""
+        model = "the run's model" if self.group is None else f"the model of group {self.group}"
+        own, words = start
+        return f"{model}; what is personal: {words}" if own else model
 
     def num_bytes(self, group: int | None, *, all_groups: bool = False) -> int:
         """Return the size of a group's model, or of all groups' together."""

@@ -14,8 +14,10 @@ from fedatlas.atlas.placing import Placement
 from fedatlas.client.runner import ClientRunner
 from fedatlas.data.federation import Federation
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.metric import Metric
 from fedatlas.parts.types import ClientScore, Tensors
 from fedatlas.runs.run import Run
+from fedatlas.training.metrics import plain
 
 
 class OpenedRun(Protocol):
@@ -73,6 +75,8 @@ class Adapted:
     num_steps: int
     num_tuned: int
     """How many numbers were tuned."""
+    tune: str = "personal"
+    """What was asked to be tuned, beside what the algorithm keeps personal."""
     start: Tensors
     origin: str
     """Where the start came from, in words."""
@@ -92,14 +96,20 @@ class Adapted:
 
     def __repr__(self) -> str:
         tuned = f"{self.num_tuned:,} numbers tuned on {self.num_examples:,} examples"
-        scores = f"accuracy {self.before.accuracy:.3f} to {self.after.accuracy:.3f}"
+        scores = f"{self.metric.name} {self.before.main:.3f} to {self.after.main:.3f}"
         group = "" if self.group is None else f"group {self.group}, "
         return f"Adapted({self.client!r}, {group}{scores}, {tuned})"
 
     @property
     def best(self) -> ClientScore:
-        """The score of highest accuracy among those measured after tuning began; optimistic, as it is on test data."""
-        return max([*self.curve.values(), self.after], key=lambda score: score.accuracy)
+        """The best score among those measured after tuning began; optimistic, as it is on test data."""
+        choose = max if self.metric.higher_is_better else min
+        return choose([*self.curve.values(), self.after], key=lambda score: score.main)
+
+    @property
+    def metric(self) -> Metric:
+        """The task's main metric, by which scores are compared."""
+        return self.adapter.runner.metrics[0]
 
     @property
     def embedding(self) -> Tensor | None:
@@ -122,20 +132,28 @@ class Adapted:
         return export_onnx(self.model().cpu(), inputs.cpu(), self._about(), path)
 
     def _about(self) -> dict[str, Any]:
-        about = about_network(self.adapter.run, self.adapter.algorithm, self.adapter.federation.data)
+        about = about_network(self.adapter.run, self.adapter.algorithm)
         return {"client": self.client, "group": self.group, **about}
+
+    def _further(self) -> dict[str, Any]:
+        """Return all metrics before and after, where the run has more than two."""
+        if len(self.after.values) == 2:
+            return {}
+        scores = {"before": self.before, "after": self.after}
+        return {"metrics": {when: {k: plain(v) for k, v in own.values.items()} for when, own in scores.items()}}
 
     def describe(self) -> dict[str, Any]:
         """Return the results as plain values, for a record."""
-        plain = ("client", "domain", "origin", "num_examples", "num_steps", "num_tuned", "losses", "seconds")
+        own = ("client", "domain", "origin", "tune", "num_examples", "num_steps", "num_tuned", "losses", "seconds")
         return {
             "algorithm": self.adapter.algorithm.name,
             "group": self.group,
             "placement": None if self.placement is None else self.placement.to_dict(),
-            **{name: getattr(self, name) for name in (*plain, "bytes_received", "bytes_sent")},
-            **{f"accuracy_{when}": getattr(self, when).accuracy for when in ("before", "after", "best")},
+            **{name: getattr(self, name) for name in (*own, "bytes_received", "bytes_sent")},
+            **{f"{self.metric.name}_{when}": getattr(self, when).main for when in ("before", "after", "best")},
             **{f"loss_{when}": getattr(self, when).loss for when in ("before", "after")},
+            **self._further(),
             "num_tested": self.after.num_examples,
-            "curve": {number: score.accuracy for number, score in self.curve.items()},
+            "curve": {number: score.main for number, score in self.curve.items()},
             "embedding": None if self.embedding is None else self.embedding.tolist(),
         }

@@ -12,16 +12,21 @@ from fedatlas.parts.checks import check_fields
 if TYPE_CHECKING:
     from fedatlas.data.federation import Transform
 
+Tune = Literal["personal", "head", "norms", "all"]
+TUNES = ("personal", "head", "norms", "all")
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptSettings:
-    """How long and how fast a client's own values are tuned.
+    """What is tuned for a client, how long and how fast.
 
     >>> AdaptSettings().changed({"rounds": 5}).rounds
     5
     """
 
-    rounds: int = 200
+    tune: Tune = "personal"
+    """What the algorithm keeps ``personal``; the ``head``, the ``norms`` or ``all`` of the model beside that."""
+    rounds: int = 20
     """Rounds of ``steps`` minibatches each; the schedule of the learning rate moves once a round. 0 tunes nothing."""
     steps: int = 50
     batch_size: int | None = None
@@ -42,6 +47,8 @@ class AdaptSettings:
     """Whether a client's labels may be looked at when it is placed in a group."""
 
     def __post_init__(self) -> None:
+        if self.tune not in TUNES:
+            raise unknown_name("choice of what to tune", self.tune, TUNES)
         check_fields(self)
         for title, least in (("rounds", 0), ("evaluate_every", 1)):
             value = getattr(self, title)

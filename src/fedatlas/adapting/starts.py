@@ -8,12 +8,13 @@ from typing import Literal
 from torch import Tensor
 
 from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.provenance import warn_of_other_run
 from fedatlas.client.model import PERSONAL, branch_of
 from fedatlas.client.runner import ClientRunner
 from fedatlas.client.scoring import mean_personal
 from fedatlas.data.dataset import first_few
 from fedatlas.errors import UsageError, expect, unknown_name
-from fedatlas.parts.types import Tensors
+from fedatlas.parts.types import GROUP, Tensors
 from fedatlas.runs.checkpoint import Checkpoint
 from fedatlas.runs.run import Run
 
@@ -27,7 +28,10 @@ class Starts:
     def __init__(self, run: Run, checkpoint: Checkpoint, runner: ClientRunner, *, has_runs_clients: bool) -> None:
         self.run, self.runner, self.has_runs_clients = run, runner, has_runs_clients
         self.state = checkpoint.state
-        memories = {c: branch_of(own, self.state.group(c) is not None) for c, own in sorted(checkpoint.clients.items())}
+        memories = {
+            c: branch_of(own, "" if self.state.group(c) is None else GROUP)
+            for c, own in sorted(checkpoint.clients.items())
+        }
         self.known = {c: self._placed(own[PERSONAL]) for c, own in memories.items() if PERSONAL in own}
         """The own parameters of the clients that trained."""
 
@@ -85,6 +89,13 @@ class Starts:
         names = self.run.client_names
         trained = {names[c]: values for c, values in self.known.items()}
         own = self.runner.federation.clients[number].name
+        if not bool(atlas.half()[atlas.rows([own])].any()):
+            raise UsageError(
+                f"start='nearest': client {own!r} has a zero vector in the atlas, so every other client is as near. "
+                "Use an atlas of its data, such as feature-average; head_weights knows only clients that trained.",
+                code="zero-vector",
+                client=own,
+            )
         for name, cosine in atlas.neighbours(own, len(atlas)):
             if name in trained:
                 return trained[name], f"the nearest that trained, {name} (cosine {cosine:.2f})"
@@ -119,6 +130,16 @@ class Starts:
     def _placed(self, tensors: Tensors) -> Tensors:
         device = self.runner.federation.data.inputs.device
         return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def check_atlas(atlas: Atlas, run: Run, start: Start | Tensors | None) -> None:
+    """Raise UsageError if the atlas would not be used; warn if it is of other clients."""
+    if start not in ("nearest", "group"):
+        raise UsageError(
+            "atlas= (--atlas) is for start='nearest' or 'group' (--start) only; give both, or neither.",
+            code="settings-conflict",
+        )
+    warn_of_other_run(atlas, run.resolved, stacklevel=4)
 
 
 def _mean(known: Mapping[int, Tensors]) -> Tensors:

@@ -1,4 +1,4 @@
-"""Tune the personal values of clients while everything shared stays fixed: for one client, or for many at once.
+"""Tune the clients' own values while everything shared stays fixed: for one client, or for many at once.
 
 Many clients share all but a few parameters, so that one pass of the network serves their batches together:
 ``torch.func.vmap`` over the personal parameters folds the clients into the batch, and each client still sees its own
@@ -8,6 +8,7 @@ batches in its own order. Only the rounding of sums differs from tuning them one
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -20,6 +21,7 @@ from fedatlas.client.data import ResidentData
 from fedatlas.client.model import PERSONAL, Workbench, compiled_network
 from fedatlas.client.training import Look, minibatches
 from fedatlas.client.work import LocalWork
+from fedatlas.data.dataset import first_few
 from fedatlas.engines.capture import Recorder, enqueued
 from fedatlas.engines.cuda_graph import CudaRecorder
 from fedatlas.engines.stacked_step import Gradients, Stack, StackedStep, stacked_values, step_of_all
@@ -52,7 +54,8 @@ class Tuning:
         self.device = self.clients[0].labels.device
         # Steps of all clients can be captured, which makes a GPU faster even for one client.
         gains = len(self.clients) > 1 or self.device.type == "cuda"
-        together = gains and enough and can_tune_together(bench, algorithm.optimizer)
+        classes = self.clients[0].task.has_classes
+        together = gains and enough and classes and can_tune_together(bench, algorithm.optimizer)
         self.compiled = compiled_network(bench.model, algorithm) if work.compile and not together else None
         self.names = list(bench.parameters)
         self.optimizer = algorithm.optimizer.fitted(bench.model, self.names)
@@ -168,12 +171,24 @@ def can_tune_together(bench: Workbench, optimizer: LocalOptimizer) -> bool:
     """Return whether clients can be tuned in one pass without one's batch or step touching another's.
 
     Not with running statistics, nor with dropout, whose draws would differ; nor with an optimizer that looks at the
-    length of all its parameters.
+    length of all its parameters. Nor, as it saves nothing, where they share no parameter.
     """
     wrapped = isinstance(optimizer, Wrapper) and not optimizer.elementwise
     random = any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p for module in bench.model.modules())
     statistics = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in bench.model.modules())
-    return bool(bench.parameters) and not (bench.buffers or wrapped or random or statistics)
+    some = bool(bench.parameters) and bench.is_frozen_in_part
+    return some and not (bench.buffers or wrapped or random or statistics)
+
+
+def warn_of_idle(tuning: Tuning) -> None:
+    """Name the clients that took no step."""
+    idle = [own.name for own, count in zip(tuning.clients, tuning.num_steps, strict=True) if not count]
+    if idle:
+        warnings.warn(
+            f"nothing was tuned for {first_few(idle)}: with one training example there is no batch that the norms "
+            "of the network can take. Bring at least two.",
+            stacklevel=3,
+        )
 
 
 def train_what_is_own(bench: Workbench) -> None:

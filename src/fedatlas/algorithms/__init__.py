@@ -14,9 +14,12 @@ from fedatlas.algorithms.registry import standalone as standalone
 
 if TYPE_CHECKING:
     from fedatlas.algorithms.afl import afl as afl
+    from fedatlas.algorithms.capped import capped as capped
     from fedatlas.algorithms.cfl import cfl as cfl
     from fedatlas.algorithms.client2vec import client2vec as client2vec
+    from fedatlas.algorithms.clipped import clipped as clipped
     from fedatlas.algorithms.clustered import clustered as clustered
+    from fedatlas.algorithms.dp_fedavg import dp_fedavg as dp_fedavg
     from fedatlas.algorithms.fedavg import fedavg as fedavg
     from fedatlas.algorithms.fedavgm import fedavgm as fedavgm
     from fedatlas.algorithms.fedbn import fedbn as fedbn
@@ -35,10 +38,14 @@ if TYPE_CHECKING:
     from fedatlas.algorithms.grouped import grouped as grouped
     from fedatlas.algorithms.harmofl import harmofl as harmofl
     from fedatlas.algorithms.ifca import ifca as ifca
+    from fedatlas.algorithms.krum import krum as krum
+    from fedatlas.algorithms.median import median as median
     from fedatlas.algorithms.moon import moon as moon
+    from fedatlas.algorithms.multi_krum import multi_krum as multi_krum
     from fedatlas.algorithms.qffl import qffl as qffl
     from fedatlas.algorithms.scaffold import scaffold as scaffold
     from fedatlas.algorithms.term import term as term
+    from fedatlas.algorithms.trimmed_mean import trimmed_mean as trimmed_mean
 
 
 class _Recipes(ModuleType):

@@ -7,6 +7,7 @@ An atlas, one vector a client, is used over any base algorithm to
 """
 
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,9 @@ from fedatlas.parts.sampler import Uniform
 TAUS = {"federated": 0.1, "global": 1.0}
 """The paper's best tau (Table 5) by how the index was trained."""
 OTHER_TAU = 0.5
+LAMBDAS = {"federated": 1.0, "global": 5.0}
+"""The paper's weights of the local objective (App. D.2) by how the index was trained."""
+OTHER_LAMBDA = 1.0
 
 
 DO = "Write client2vec(fedatlas.algorithms.fedavg(), atlas)."
@@ -53,8 +57,8 @@ def client2vec(
     tau: float | None = None,
     gamma: float = 0.5,
     lambda1: float = 1.0,
-    lambda_o: float = 1.0,
-    lambda_d: float = 1.0,
+    lambda_o: float | None = None,
+    lambda_d: float | None = None,
     half: str | None = None,
     objective_half: str = "feature",
     mode: Mode = "mean_cos",
@@ -73,6 +77,7 @@ def client2vec(
             weights it harms (docs/evidence/client2vec.md).
         tau: temperature of the sampling; None takes 0.1 for an index that was trained federated, 1 for a global one,
             0.5 for any other atlas.
+        lambda_o, lambda_d: weights of the local objective; None takes 5 for a global index, 1 for any other atlas.
         half: one half of the vectors by which clients are sampled and weighed; None takes the mean over all.
         objective_half: the half to which the projected features are made orthogonal.
         tie_to_algorithm: set ``lambda_o`` and ``lambda_d`` to the weight of the base's own regulariser, 1 if none.
@@ -96,11 +101,16 @@ def client2vec(
         links = SimilarityWeights(atlas=opened, gamma=gamma, lambda1=lambda1, half=half)
         algorithm = _with_weights(algorithm, base, links)
     if train:
-        if tie_to_algorithm:
-            weights = dict.fromkeys(weights, own_weight(base))
-        term = IndexOrthogonality(mode=mode, kl=kl, temperature=temperature, detach_teacher=detach_teacher, **weights)
+        usual = own_weight(base) if tie_to_algorithm else LAMBDAS.get(strategy_of(opened), OTHER_LAMBDA)
+        chosen = {name: usual if given is None or tie_to_algorithm else given for name, given in weights.items()}
+        term = IndexOrthogonality(mode=mode, kl=kl, temperature=temperature, detach_teacher=detach_teacher, **chosen)
         algorithm = _with_objective(algorithm, base.name, opened, term, objective_half, personal, test_through)
     return algorithm
+
+
+def strategy_of(atlas: Atlas) -> str:
+    """Return how the index was trained, ``federated`` or ``global``; another word for any other atlas."""
+    return str(atlas.provenance.get("strategy"))
 
 
 def own_weight(base: Algorithm) -> float:
@@ -148,7 +158,7 @@ def _with_sampling(
             base=base.name,
             part=type(base.sampler).__name__,
         )
-    chosen = TAUS.get(str(atlas.provenance.get("strategy")), OTHER_TAU) if tau is None else tau
+    chosen = TAUS.get(strategy_of(atlas), OTHER_TAU) if tau is None else tau
     return replace(algorithm, sampler=SimilarToLast(atlas=atlas, tau=chosen, half=half))
 
 
@@ -170,6 +180,9 @@ def _with_weights(algorithm: Algorithm, base: Algorithm, links: SimilarityWeight
             base=base.name,
             part=SimilarityWeights.__name__,
         )
+    if math.isfinite(links.lambda1):
+        # Eq. 3 begins from q_i = N_i / N, also over a base that counts all clients the same.
+        algorithm = algorithm.counting_by_examples()
     return algorithm.with_weighting(links)
 
 

@@ -143,6 +143,7 @@ class IndexOrthogonality(Term):
     """Holds projected features across all clients' vectors, while a classifier of them agrees with the model's own."""
 
     name: ClassVar[str] = NAME
+    needs_features: ClassVar[bool] = True
     lambda_o: float = 1.0
     """Weight of the orthogonality."""
     lambda_d: float = 1.0

@@ -44,6 +44,7 @@ class ClusteredBySize(Sampler):
     """Algorithm 1: one client from each of m distributions made from the clients' sizes alone."""
 
     name: ClassVar[str] = "clustered_by_size"
+    needs_equal_weights: ClassVar[bool] = True
 
     def sample(
         self, candidates: Sequence[int], count: int, roster: Roster, memory: Tensors, rng: np.random.Generator
@@ -58,6 +59,7 @@ class ClusteredBySimilarity(Sampler):
     """Algorithm 2: one client from each of m distributions of clients whose last changes point the same way."""
 
     name: ClassVar[str] = "clustered_by_similarity"
+    needs_equal_weights: ClassVar[bool] = True
     measure: Measure = "arccos"
     """How two clients' changes are compared: the angle between them, or the L1 or L2 norm of their difference."""
 

@@ -15,6 +15,7 @@ from fedatlas.errors import UsageError
 from fedatlas.models.norms import NORM_LAYERS
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.split import Split, floating_buffers
+from fedatlas.parts.types import UsualModels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,7 @@ class KeepNorms(Split):
     """
 
     name: ClassVar[str] = "keep_norms"
+    models: ClassVar[UsualModels] = {"image": ("cnn", {"norm": "batch"})}
 
     def personal_parameters(self, model: nn.Module) -> set[str]:
         """Return the names of the scales and shifts of all normalisation layers."""

@@ -28,6 +28,7 @@ class Discrepancy(Weighting):
     """Takes weight from clients whose labels are far from balanced."""
 
     name: ClassVar[str] = "discrepancy"
+    needs_classes: ClassVar[bool] = True
     discloses: ClassVar[tuple[Disclosure, ...]] = (
         Disclosure("label_counts", "the number of training examples of each class, once", "introduction", ("classes",)),
     )
@@ -99,4 +100,7 @@ def feddisco(base: Algorithm | None = None, a: float = 0.5, b: float = 0.1) -> A
             part=deaf[0],
         )
     name = "feddisco" if base.name == "fedavg" else f"feddisco+{base.name}"
+    if a != 0 or b != 0:
+        # p_k = n_k / sum n over every base, as in the authors' code, also where the base counts all clients the same.
+        base = base.counting_by_examples()
     return replace(base, name=name).with_weighting(Discrepancy(a=a, b=b))

@@ -14,7 +14,7 @@ parameters, z_0 under the received ones, z_prev under those with which the clien
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -30,12 +30,13 @@ from fedatlas.models.prompted import CustomizedClassifier, PromptedClassifier, T
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext
 from fedatlas.parts.extension import Extension
-from fedatlas.parts.objective import Term
+from fedatlas.parts.objective import CLIENT_VECTOR, Term
 from fedatlas.parts.optimizer import Adam
 from fedatlas.parts.server_rule import ServerRule
-from fedatlas.parts.types import Batch, ClientInfo, Cohort, Output, Tensors
+from fedatlas.parts.types import Batch, ClientInfo, Cohort, Output, Tensors, UsualModels
 
 NAME = "group_customization"
+Similarity = Literal["cosine", "dot"]
 OWN = "model/"
 """Prefix, in a client's memory, of the parameters with which it ended its last participation."""
 ADAMW = Adam(lr=1e-3, weight_decay=1e-2, decoupled=True)
@@ -67,6 +68,9 @@ class GroupCustomization(Term):
     """Draws type-specific prompts to the client's group and features to the received model's."""
 
     name: ClassVar[str] = NAME
+    needs_features: ClassVar[bool] = True
+    needs_classes: ClassVar[bool] = True
+    models: ClassVar[UsualModels] = {"image": ("prompted_vit", {})}
     lambda1: float = 0.5
     """Weight of the group customization, l_GC."""
     lambda2: float = 0.1
@@ -77,6 +81,8 @@ class GroupCustomization(Term):
     """Temperature of l_RA."""
     ramp: bool = False
     """Let ``lambda1`` grow from half its value to the whole over the run, as the authors' code does."""
+    similarity: Similarity = "cosine"
+    """``s``: the cosine, as in the authors' code, or the ``dot`` product of the paper's text."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,11 +126,11 @@ class GroupCustomization(Term):
         centres = note["centres"]
         # Who did not take part in the last round has no group there: it takes the nearest.
         nearest = (centres - mean).square().sum(1).argmin()
-        previous = local.memory.get(self.name, {}).get("mean")
+        previous = local.memory.get(self.name, {}).get(CLIENT_VECTOR)
         anchors = centres if previous is None else torch.cat([centres, previous[None]])
         growth = (1 + note["progress"]) / 2 if self.ramp else torch.ones_like(note["progress"])
         local.scratch[self.name] = {
-            "anchors": F.normalize(anchors, dim=1),
+            "anchors": self._scaled(anchors),
             "group": torch.where(note["group"] < 0, nearest, note["group"]),
             "weight": self.lambda1 * growth,
         }
@@ -135,12 +141,16 @@ class GroupCustomization(Term):
         found = [term for term in terms if term is not None]
         return torch.stack(found).sum() if found else None
 
+    def _scaled(self, vectors: Tensor) -> Tensor:
+        """Return vectors whose products are the similarity."""
+        return F.normalize(vectors, dim=1) if self.similarity == "cosine" else vectors
+
     def _customization(self, local: ClientContext, batch: Batch) -> Tensor | None:
         known = local.scratch.get(self.name)
         if known is None:
             return None
         assert isinstance(local.model, TypePrompted)
-        prompts = F.normalize(local.model.type_prompts(batch.inputs), dim=1)
+        prompts = self._scaled(local.model.type_prompts(batch.inputs))
         # Eq. 7 is the cross-entropy of choosing the own group's centre among all centres and the own last mean.
         logits = prompts @ known["anchors"].T / self.tau
         return known["weight"] * F.cross_entropy(logits, known["group"].expand(len(logits)))
@@ -155,16 +165,19 @@ class GroupCustomization(Term):
         with torch.no_grad():
             references = [local.forward(parameters, batch.inputs).features for parameters in (local.start, previous)]
         local.model.train(mode)
-        similarities = [F.cosine_similarity(output.features, z, dim=1) for z in references]
+        if self.similarity == "cosine":
+            similarities = [F.cosine_similarity(output.features, z, dim=1) for z in references]
+        else:
+            similarities = [(output.features * z).sum(1) for z in references]
         # Eq. 8 is the cross-entropy of choosing the received model (class 0) over the previous one.
         logits = torch.stack(similarities, dim=1) / self.tau_alignment
-        return self.lambda2 * F.cross_entropy(logits, torch.zeros_like(batch.labels))
+        return self.lambda2 * F.cross_entropy(logits, torch.zeros_like(logits[:, 0], dtype=torch.int64))
 
     def finish(self, local: ClientContext) -> Tensors:
         """Remember this round's mean, and the parameters that the features depend on."""
         memory: Tensors = {}
         if self.lambda1 > 0:
-            memory["mean"] = local.scratch[TYPE_VECTOR]["mean"]
+            memory[CLIENT_VECTOR] = local.scratch[TYPE_VECTOR]["mean"]
         if self.lambda2 > 0:
             idle = set(head_parameters(local.model))
             memory |= {OWN + name: w.detach().clone() for name, w in local.parameters.items() if name not in idle}
@@ -178,6 +191,7 @@ class GroupCentres(ServerRule):
     """Groups the clients of each round, and sends the groups' centres to the clients of the next round."""
 
     name: ClassVar[str] = NAME
+    leaves_change: ClassVar[bool] = True
     groups: Grouping = TypeGroups()
     """How they are grouped."""
 
@@ -212,21 +226,25 @@ def fedgc(
     lambda2: float = 0.1,
     tau: float = 0.5,
     atlas: Grouped | str | Path | None = None,
+    similarity: Similarity = "cosine",
+    covariance: str = "diag",
+    after_training: bool = False,
 ) -> Algorithm:
     """FedAvg over a frozen ViT whose prompts are customized to each image's type, drawn to those of its group.
 
     Groups are found in each round from the clients' type-specific prompts, or once from an ``atlas``.
     """
-    groups = grouping_by(atlas, num_groups, method)
-    return customizing(groups, GroupCustomization(lambda1=lambda1, lambda2=lambda2, tau=tau, tau_alignment=tau))
+    groups = grouping_by(atlas, TypeGroups(num_groups=num_groups, method=method, covariance=covariance))
+    term = GroupCustomization(lambda1=lambda1, lambda2=lambda2, tau=tau, tau_alignment=tau, similarity=similarity)
+    return customizing(groups, term, TypeVector(after_training=after_training))
 
 
-def customizing(groups: Grouping, term: GroupCustomization) -> Algorithm:
+def customizing(groups: Grouping, term: GroupCustomization, vector: TypeVector) -> Algorithm:
     """Return FedGC from its parts."""
     base = fedavg()
     return Algorithm(
         name="fedgc",
-        objective=(*base.objective, TypeVector(), term),
+        objective=(*base.objective, vector, term),
         weighting=base.weighting,
         server=(GroupCentres(groups=groups),),
         optimizer=ADAMW,

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedatlas.algorithms.fedgc import ADAMW, Customized, GroupCustomization, customizing
-from fedatlas.algorithms.fedgr import Grouped, Grouping, GroupLoss, TypeGroups, grouping_by, reweight
+from fedatlas.algorithms.fedgc import ADAMW, Customized, GroupCustomization, Similarity, customizing
+from fedatlas.algorithms.fedgr import Grouped, GroupLoss, TypeGroups, TypeVector, grouping_by, reweight
 from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import unknown_name
 from fedatlas.parts.algorithm import Algorithm
@@ -52,6 +52,9 @@ def fedgcr(
     gamma: float | None = None,
     preset: str = "paper",
     atlas: Grouped | str | Path | None = None,
+    similarity: Similarity = "cosine",
+    covariance: str = "diag",
+    after_training: bool = False,
 ) -> Algorithm:
     """A frozen ViT whose prompts are customized to each image's type, and groups with a high loss count more.
 
@@ -61,12 +64,14 @@ def fedgcr(
     if preset not in PRESETS:
         raise unknown_name("preset of fedgcr", preset, PRESETS)
     parts = PRESETS[preset]
-    found = replace(parts.groups, **_given(num_groups=num_groups, method=method))
-    groups: Grouping = found if atlas is None else grouping_by(atlas, num_groups, found.method)
-    term = replace(parts.term, **_given(lambda1=lambda1, lambda2=lambda2, tau=tau, tau_alignment=tau))
+    found = replace(parts.groups, covariance=covariance, **_given(num_groups=num_groups, method=method))
+    groups = grouping_by(atlas, found)
+    given = _given(lambda1=lambda1, lambda2=lambda2, tau=tau, tau_alignment=tau)
+    term = replace(parts.term, similarity=similarity, **given)
     weighting = replace(parts.weighting, groups=groups, **_given(q=q, delta=delta, gamma=gamma))
-    customized = replace(customizing(groups, term), optimizer=parts.optimizer, extensions=(parts.model,))
-    return replace(reweight(customized, weighting), name="fedgcr")
+    vector = TypeVector(after_training=after_training)
+    customized = replace(customizing(groups, term, vector), optimizer=parts.optimizer, extensions=(parts.model,))
+    return replace(reweight(customized, weighting, vector), name="fedgcr")
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -45,6 +45,8 @@ class TypeVector(Term):
     """Adds nothing to the loss; sends the server the class-balanced mean of the examples' type-specific prompts."""
 
     name: ClassVar[str] = TYPE_VECTOR
+    needs_features: ClassVar[bool] = True
+    needs_classes: ClassVar[bool] = True
     discloses: ClassVar[tuple[Disclosure, ...]] = (
         Disclosure(
             "mean",
@@ -53,6 +55,8 @@ class TypeVector(Term):
             axes=("features",),
         ),
     )
+    after_training: bool = False
+    """Send the mean under the model that the client has trained; False sends that under the received one."""
 
     def begin(self, local: ClientContext) -> None:
         """Find the mean under the received model."""
@@ -60,6 +64,8 @@ class TypeVector(Term):
 
     def finish(self, local: ClientContext) -> Tensors:
         """Send the mean."""
+        if self.after_training:
+            local.scratch[self.name] = {"mean": class_balanced_mean(local)}
         return local.scratch[self.name]
 
 
@@ -111,7 +117,7 @@ class TypeGroups:
     method: str = "gmm"
     """``gmm``, ``kmeans`` or ``finch``."""
     covariance: str = "diag"
-    """Of the mixture: ``diag`` or ``spherical``."""
+    """Of the mixture: ``diag``, ``spherical`` or ``full``."""
     n_init: int = 10
     """Starts of which the best is taken."""
     seed: int = 0
@@ -288,12 +294,12 @@ class Grouped(Protocol):
         ...
 
 
-def grouping_by(atlas: Grouped | str | Path | None, num_groups: int, method: str) -> Grouping:
+def grouping_by(atlas: Grouped | str | Path | None, types: TypeGroups) -> Grouping:
     """Return groups that are found in each round, or those of an atlas (or of the file that holds one)."""
     if atlas is None:
-        return TypeGroups(num_groups=num_groups, method=method)
+        return types
     opened = Atlas.load(atlas) if isinstance(atlas, str | Path) else atlas
-    found = opened.groups(min(num_groups, len(opened.names)), method=method, seed=0).tolist()
+    found = opened.groups(min(types.num_groups, len(opened.names)), method=types.method, seed=0).tolist()
     groups = tuple(int(group) for group in found)
     provenance = opened.provenance if isinstance(opened, Atlas) else {}
     return FixedGroups(clients=tuple(opened.names), groups=groups, provenance=provenance)
@@ -308,17 +314,20 @@ def fedgr(
     delta: float = 0.5,
     gamma: float = 0.5,
     atlas: Grouped | str | Path | None = None,
+    covariance: str = "diag",
+    after_training: bool = False,
 ) -> Algorithm:
     """Any base algorithm (FedAvg if none is given) in which clients and groups of clients with a high loss count more.
 
     Groups are found in each round from what the clients' examples look like to the model, or once from an ``atlas``,
     given itself or as its file.
     """
-    groups = grouping_by(atlas, num_groups, method)
-    return reweight(base if base is not None else fedavg(), GroupLoss(groups=groups, q=q, delta=delta, gamma=gamma))
+    groups = grouping_by(atlas, TypeGroups(num_groups=num_groups, method=method, covariance=covariance))
+    weighting = GroupLoss(groups=groups, q=q, delta=delta, gamma=gamma)
+    return reweight(base if base is not None else fedavg(), weighting, TypeVector(after_training=after_training))
 
 
-def reweight(base: Algorithm, weighting: GroupLoss) -> Algorithm:
+def reweight(base: Algorithm, weighting: GroupLoss, vector: TypeVector) -> Algorithm:
     """Return the base with group reweighting and with the terms that it needs on clients."""
     expect(base, Algorithm, "fedgr(base) must be an algorithm", "Write fedgr(fedatlas.algorithms.fedavg()).")
     if any(link.name == GroupLoss.name for link in base.weighting):
@@ -338,7 +347,7 @@ def reweight(base: Algorithm, weighting: GroupLoss) -> Algorithm:
         )
     asked: list[Term] = [ReceivedLoss()]
     if isinstance(weighting.groups, TypeGroups):
-        asked.insert(0, TypeVector())
+        asked.insert(0, vector)
     known = {term.name for term in base.objective}
     name = "fedgr" if base.name == "fedavg" else f"fedgr+{base.name}"
     named = replace(base, name=name).with_terms(*(term for term in asked if term.name not in known))

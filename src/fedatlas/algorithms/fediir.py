@@ -8,13 +8,13 @@ server           the mean of the clients' models, each counting the same
 phi are the parameters of the classifier; g starts at zero.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.registry import recipe
@@ -37,6 +37,8 @@ class GradientAlignment(Term):
     """Holds the classifier's gradient on each batch near the federation's."""
 
     name: ClassVar[str] = NAME
+    needs_features: ClassVar[bool] = True
+    needs_classes: ClassVar[bool] = True
     differentiates_twice: ClassVar[bool] = True
     discloses: ClassVar[tuple[Disclosure, ...]] = (
         Disclosure(Each.HEAD, "gradient of the received classifier on the client's training data", "survey"),
@@ -59,6 +61,17 @@ class GradientAlignment(Term):
     def regulariser_weight(self) -> float:
         """The weight ``penalty``."""
         return self.penalty
+
+    def check_model(self, model: nn.Module, personal: Collection[str]) -> None:
+        """Raise UsageError if clients keep their classifiers: a mean over gradients of different ones means nothing."""
+        if kept := sorted(set(head_parameters(model)) & set(personal)):
+            raise UsageError(
+                f"GradientAlignment compares gradients of one classifier, but {kept[0]} stays with each client. "
+                "Use fediir with a split that shares the classifier, or a base such as fedavg with this split.",
+                code="split-unfit",
+                part=type(self).__name__,
+                got=kept[0],
+            )
 
     def survey(self, local: ClientContext) -> Tensors:
         """Return the mean gradient of cross-entropy by the classifier's parameters at the received model."""

@@ -24,6 +24,7 @@ class CalibratedCrossEntropy(Term):
     """Cross-entropy with a larger margin for the classes that the client has few examples of."""
 
     name: ClassVar[str] = "calibrated_cross_entropy"
+    needs_classes: ClassVar[bool] = True
     weighs_examples: ClassVar[bool] = True
     tau: float = 1.0
     """Strength of the calibration; 0 is plain cross-entropy over all classes."""

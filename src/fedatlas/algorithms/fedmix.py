@@ -36,6 +36,7 @@ class MixedCrossEntropy(Term):
     """Cross-entropy of examples mixed with a mean of other clients' examples, to the first order."""
 
     name: ClassVar[str] = NAME
+    needs_classes: ClassVar[bool] = True
     differentiates_twice: ClassVar[bool] = True
     lam: float = 0.05
     """Share of the mean in the mixture; 0 is plain cross-entropy."""
@@ -102,6 +103,7 @@ class MeanPool(ServerRule):
     """Pools the clients' means and sends each client of a round some of them."""
 
     name: ClassVar[str] = NAME
+    leaves_change: ClassVar[bool] = True
     discloses: ClassVar[tuple[Disclosure, ...]] = (
         Disclosure(
             "inputs",

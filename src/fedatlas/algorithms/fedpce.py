@@ -24,7 +24,7 @@ from fedatlas.parts.checks import check_fields
 from fedatlas.parts.extension import Extension
 from fedatlas.parts.optimizer import Adam, Gradient, LocalOptimizer, Rate, Relative, RoundRate, Wrapper
 from fedatlas.parts.split import Split
-from fedatlas.parts.types import Tensors
+from fedatlas.parts.types import Tensors, UsualModels
 from fedatlas.parts.weighting import ByExamples, Equal
 
 Newcomer = Literal["unit", "mean"]
@@ -33,6 +33,8 @@ Newcomer = Literal["unit", "mean"]
 @dataclass(frozen=True, kw_only=True)
 class ConditionedNorms(Extension):
     """Makes the scales and shifts of all norms of a model from one embedding."""
+
+    models: ClassVar[UsualModels] = {"image": ("cnn", {"norm": "instance"})}
 
     embedding: int = 32
     """How many numbers the embedding has."""

@@ -7,10 +7,12 @@ Groups are those of the atlas's verdict, or as many as are asked for. With ``aut
     inputs differ          one model; a group leaves it where a trial on held-back examples shows that it gains
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fedatlas.algorithms.client2vec import open_atlas
@@ -19,10 +21,11 @@ from fedatlas.algorithms.registry import recipe
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.provenance import atlas_remarks
 from fedatlas.data.federation import Federation
-from fedatlas.errors import UsageError, expect
+from fedatlas.errors import UsageError, expect, unknown_name
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.sharing import ByGroup, Level, One, Sharing
 from fedatlas.parts.trial import ByTrial
+from fedatlas.parts.types import Roster
 
 DO = "Write grouped(fedatlas.algorithms.fedavg(), atlas)."
 
@@ -33,17 +36,19 @@ def grouped(
     atlas: Atlas | str | Path | None = None,
     *,
     groups: int | Literal["auto"] = "auto",
+    members: Sequence[Sequence[str]] | None = None,
     level: Level = "all",
-    pilot: int = 5,
-    threshold: float = 3.0,
+    pilot: int = 8,
+    threshold: float = 1.3,
 ) -> Algorithm:
     """``base`` (FedAvg) with a model for each group of clients that an atlas shows, where that pays.
 
     Args:
         atlas: the atlas, or the path of the file that holds it. ``auto`` needs one of source ``class-prototypes``.
         groups: ``auto``, which may also be one group, or a number.
+        members: the clients of each group by name, in place of an atlas; all others make one more group.
         level: the parameters that each group has for itself: ``all``, the ``head``, or the ``norms``.
-        pilot: rounds of each kind in a trial of groups whose inputs differ.
+        pilot: rounds of the late trial of groups whose inputs differ; clients train three models in each of them.
         threshold: how large t must be in a trial for a group to leave the common model.
     """
     base = base if base is not None else fedavg()
@@ -56,6 +61,10 @@ def grouped(
             base=base.name,
             part=type(base.sharing).__name__,
         )
+    if members is not None:
+        why = f"{len(members)} groups of clients were named; whether they pay was not looked into."
+        sharing: Sharing = NamedGroups(groups=_by_name(members), level=level, reason=why)
+        return replace(base, name="grouped" if base.name == "fedavg" else f"grouped+{base.name}", sharing=sharing)
     sharing = decide(open_atlas(atlas, "grouped(atlas)"), groups=groups, level=level, pilot=pilot, threshold=threshold)
     return replace(base, name="grouped" if base.name == "fedavg" else f"grouped+{base.name}", sharing=sharing)
 
@@ -65,8 +74,8 @@ def decide(
     *,
     groups: int | Literal["auto"] = "auto",
     level: Level = "all",
-    pilot: int = 5,
-    threshold: float = 3.0,
+    pilot: int = 8,
+    threshold: float = 1.3,
 ) -> Sharing:
     """Return who shares a model, by an atlas, with the reason; the settings are those of ``grouped``."""
     if groups != "auto":
@@ -83,11 +92,24 @@ def decide(
         )
         return AtlasGroups(groups=members, level=level, atlas=atlas, reason=why)
     why = (
-        f"One model, which each of {verdict.count} groups leaves if a trial of up to {2 * pilot} rounds shows that it "
-        "gains. "
-        f"{verdict.inputs.evidence}"
+        f"One model, which each of {verdict.count} groups leaves if a trial shows that it gains. A trial has up to "
+        f"{pilot} rounds, in which clients train three models. {verdict.inputs.evidence}"
     )
     return TriedGroups(groups=members, level=level, pilot=pilot, threshold=threshold, atlas=atlas, reason=why)
+
+
+def _by_name(members: Sequence[Sequence[str]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for group, names in enumerate(members):
+        for name in names:
+            if name in found:
+                raise UsageError(
+                    f"grouped(members): client {name!r} is in two groups; name each client once.",
+                    code="name-twice",
+                    got=name,
+                )
+            found[name] = group
+    return found
 
 
 def _named(atlas: Atlas, labels: Tensor) -> dict[str, int]:
@@ -113,3 +135,25 @@ class AtlasGroups(_FromAtlas):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TriedGroups(_FromAtlas, ByTrial):
     """The groups of an atlas, which leave the common model where a trial shows that they gain."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NamedGroups(ByGroup):
+    """Groups whose clients were named; all other clients make one more group."""
+
+    def place(self, roster: Roster) -> Tensor:
+        """Return the group of each client; who is not named is in the last."""
+        rest = len(set(self.groups.values()))
+        return torch.tensor([self.groups.get(client.name, rest) for client in roster])
+
+    def num_groups(self, group_of: Tensor) -> int:
+        """Return how many groups there are, with the one of those that are not named."""
+        return max(super().num_groups(group_of), int(group_of.max()) + 1)
+
+    def check_clients(self, federation: Federation) -> list[str]:
+        """Return no remark; raise UsageError if a name is not a client's."""
+        known = {client.name for client in federation}
+        for name in self.groups:
+            if name not in known:
+                raise unknown_name("client in sharing.members", name, known)
+        return []

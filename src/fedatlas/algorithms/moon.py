@@ -30,6 +30,7 @@ class ModelContrast(Term):
     """Pulls a client's features to those of the received model and away from those of its last model."""
 
     name: ClassVar[str] = "model_contrast"
+    needs_features: ClassVar[bool] = True
     mu: float = 1.0
     """Weight of the contrast."""
     tau: float = 0.5
@@ -73,7 +74,7 @@ class ModelContrast(Term):
         similarities = [F.cosine_similarity(output.features, z, dim=-1) for z in (received, previous)]
         # Eq. 3 is the cross-entropy of choosing the received model (class 0) over the previous one.
         logits = torch.stack(similarities, dim=1) / self.tau
-        return self.mu * F.cross_entropy(logits, torch.zeros_like(batch.labels))
+        return self.mu * F.cross_entropy(logits, torch.zeros_like(logits[:, 0], dtype=torch.int64))
 
     def finish(self, local: ClientContext) -> Tensors:
         """Remember the parameters with which the client ends."""

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedatlas.algorithms.user_function import describe_error, find_function
+from fedatlas.algorithms.user_function import check_allowed, describe_error, find_function
 from fedatlas.errors import FedatlasError, UsageError, unknown_name
 from fedatlas.registry import Registry
 
@@ -36,7 +36,8 @@ def standalone() -> list[str]:
 def build_algorithm(name: str, **options: Any) -> Algorithm:
     """Return an algorithm by name; a ``base`` may itself be a name or a table with a name and options.
 
-    The name of your own recipe is ``module:function`` or ``path/to/file.py:function``.
+    The name of your own recipe is ``module:function`` or ``path/to/file.py:function``, and ``fedatlas.allow_code`` must
+    have allowed it.
 
     >>> build_algorithm("fedprox", mu=0.1).objective[-1]
     Proximal(mu=0.1)
@@ -44,6 +45,8 @@ def build_algorithm(name: str, **options: Any) -> Algorithm:
     # Here and not above: a question about names shall be answered before torch is loaded.
     from fedatlas.parts.algorithm import Algorithm
 
+    if ":" in name:
+        check_allowed(name, "algorithm")
     make = find_function(name, "algorithm") if ":" in name else ALGORITHMS[name]
     known = inspect.signature(make).parameters
     for option in options:

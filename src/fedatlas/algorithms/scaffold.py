@@ -7,7 +7,7 @@ server       w^{t+1} = w^t + eta_g mean_{k in C} (w_k - w^t)
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -20,7 +20,6 @@ from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext
 from fedatlas.parts.disclosure import Disclosure, Each
 from fedatlas.parts.objective import Term
-from fedatlas.parts.optimizer import SGD, LocalOptimizer
 from fedatlas.parts.server_rule import ServerRule
 from fedatlas.parts.tensor_math import add, weighted_sum, zeros_like
 from fedatlas.parts.types import ClientInfo, Cohort, Roster, Tensors
@@ -32,6 +31,7 @@ class ControlVariate(Term):
     """Corrects every step by the difference between all clients' mean gradient and the client's own."""
 
     name: ClassVar[str] = "scaffold"
+    needs_plain_sgd: ClassVar[bool] = True  # else (w^t - w_k) / (S eta) is not the mean gradient
     discloses: ClassVar[tuple[Disclosure, ...]] = (
         Disclosure(Each.SHARED, "the change of the client's control variate: its mean gradient", sender="stepping"),
     )
@@ -106,32 +106,6 @@ class MeanControl(ServerRule):
         return {name: tensor * self.server_lr for name, tensor in change.items()}, memory
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlainSGD(SGD):
-    """SGD without momentum: with other optimizers ``(w^t - w_k) / (S eta)`` is not the mean gradient."""
-
-    name: ClassVar[str] = "plain_sgd"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.momentum:
-            raise UsageError(
-                f"SCAFFOLD needs SGD without momentum on the clients, got momentum={self.momentum}.",
-                code="settings-conflict",
-                got=self.momentum,
-            )
-
-    def rebased(self, base: LocalOptimizer) -> LocalOptimizer:
-        """Return the base's settings as plain SGD; raise UsageError if the base is another optimizer."""
-        if type(base) not in (SGD, PlainSGD):
-            raise UsageError(
-                f"SCAFFOLD needs plain SGD on the clients, got {type(base).__name__}; use SGD(lr=...).",
-                code="wrong-type",
-                got=type(base).__name__,
-            )
-        return PlainSGD(**{setting.name: getattr(base, setting.name) for setting in fields(SGD)})
-
-
 @recipe(changes="objective, server", paper="Karimireddy et al. 2020")
 def scaffold(server_lr: float = 1.0) -> Algorithm:
     """Clients correct each step by the difference between the federation's mean gradient and their own."""
@@ -140,5 +114,4 @@ def scaffold(server_lr: float = 1.0) -> Algorithm:
         objective=(*fedavg().objective, ControlVariate()),
         weighting=(Equal(),),
         server=(MeanControl(server_lr=server_lr),),
-        optimizer=PlainSGD(),
     )

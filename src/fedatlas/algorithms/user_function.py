@@ -1,9 +1,15 @@
-"""Custom functions, named on a command line or in a config."""
+"""Custom functions, named on a command line or in a config.
+
+A name in a file is data, and data run no code: a function is called only if somebody on this machine allowed it by
+name, with ``--allow-code NAME`` or ``fedatlas.allow_code(NAME)``. The names are kept in the environment, so that the
+processes that are started from here know them too.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -18,13 +24,57 @@ _NOT_THEIRS = (str(Path(__file__).parents[1]), importlib.__file__, "<frozen ")
 """How the names of files begin that are not the user's."""
 
 
-def find_function(text: str, what: str) -> Callable[..., Any]:
-    """Return the function ``module:function`` or ``path/to/file.py:function``; errors begin with ``what``."""
+ALLOWED = "FEDATLAS_ALLOW_CODE"
+"""The variable that holds the allowed names, with semicolons between them."""
+
+
+def allow_code(name: str) -> None:
+    """Let configs, runs and apps name your function ``module:function`` or ``path/to/file.py:function``.
+
+    It holds for this process and those that it starts. Allow only code that you would run yourself.
+    """
+    _parts(name, "allow_code")
+    os.environ[ALLOWED] = ";".join(dict.fromkeys([*_allowed(), _in_full(name)]))
+
+
+def check_allowed(text: str, what: str) -> None:
+    """Raise UsageError if nobody on this machine allowed the function; errors begin with ``what``."""
+    _parts(text, what)
+    if _in_full(text) not in _allowed():
+        raise UsageError(
+            f"{what} {text!r} is code, and a config or a run may not start code by itself. If you trust it, add "
+            f"--allow-code {text} to the command; in Python call fedatlas.allow_code({text!r}) first.",
+            code="code-not-allowed",
+            got=text,
+        )
+
+
+def _allowed() -> list[str]:
+    names = [name.strip() for name in os.environ.get(ALLOWED, "").split(";")]
+    return [_in_full(name) for name in names if name]
+
+
+def _in_full(text: str) -> str:
+    """Return a function's name with the whole path of its file."""
+    place, _, name = text.rpartition(":")
+    return f"{Path(place).expanduser().resolve()}:{name}" if place.endswith(".py") else text
+
+
+def _parts(text: str, what: str) -> tuple[str, str]:
     place, _, name = text.rpartition(":")
     if not place or not name:
         raise UsageError(
             f"{what} must be module:function or path/to/file.py:function, got {text!r}.", code="wrong-value", got=text
         )
+    return place, name
+
+
+def find_function(text: str, what: str) -> Callable[..., Any]:
+    """Return the function ``module:function`` or ``path/to/file.py:function``; errors begin with ``what``.
+
+    Whoever calls this has asked ``check_allowed`` first, or knows that the user of this machine named the function.
+    """
+    place, name = _parts(text, what)
     try:
         own = Path(place).expanduser().resolve() if place.endswith(".py") else None
         function: Callable[..., Any] = getattr(importlib.import_module(place) if own is None else _module(own), name)

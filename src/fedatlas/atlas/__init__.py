@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from fedatlas.atlas.encoders.registry import ENCODERS, make_encoder
     from fedatlas.atlas.floor import Comparison
     from fedatlas.atlas.placing import Placement, place_newcomer
-    from fedatlas.atlas.principal_angles import principal_angles
     from fedatlas.atlas.registry import SOURCES
     from fedatlas.atlas.settings import AtlasSettings
     from fedatlas.atlas.sources import (
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         label_histogram,
         make_atlas,
     )
+    from fedatlas.atlas.subspaces import principal_angles
     from fedatlas.atlas.summary import Summary
     from fedatlas.atlas.verdict import Finding, Matching, Verdict
 

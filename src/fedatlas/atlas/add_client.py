@@ -7,8 +7,8 @@ from dataclasses import replace
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.encoders.registry import make_encoder
-from fedatlas.atlas.principal_angles import principal_angles
 from fedatlas.atlas.sources import class_prototypes, feature_average, label_histogram
+from fedatlas.atlas.subspaces import principal_angles
 from fedatlas.atlas.summary import cells_of_client
 from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError

@@ -20,12 +20,15 @@ from fedatlas.atlas.checks import as_tensor, by_half, check_parts
 from fedatlas.atlas.floor import Comparison, compare_clients
 from fedatlas.atlas.noise import noisy, plan_noise
 from fedatlas.atlas.plane import group_labels, place
-from fedatlas.atlas.storage import read_vectors, write_vectors
+from fedatlas.atlas.storage import read_vectors, unusable, write_vectors
 from fedatlas.atlas.summary import Summary
 from fedatlas.atlas.verdict import Verdict, judge
-from fedatlas.data.html import facts_table, rows_table
-from fedatlas.errors import UsageError, expect_number, unknown_name
+from fedatlas.data.html import facts_table, points_picture, rows_table
+from fedatlas.errors import DataError, UsageError, expect_number, unknown_name
 from fedatlas.parts.types import Tensors
+
+MOST_DRAWN = 500
+"""Clients of an atlas that a notebook draws."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,7 +76,11 @@ class Atlas:
         facts |= {title: self.provenance[title] for title in known if title in self.provenance}
         sizes = self.sizes.tolist()
         rows = [(name, self.domains[i] or "–", sizes[i]) for i, name in enumerate(self.names)]
-        return facts_table("Atlas", facts) + rows_table(("client", "domain", "examples"), rows)
+        table = facts_table("Atlas", facts)
+        if 2 <= len(self) <= MOST_DRAWN:
+            points = [(float(x), float(y)) for x, y in self.map2d("pca")]
+            table += points_picture(points, self.names, about="clients in a plane, by PCA")
+        return table + rows_table(("client", "domain", "examples"), rows)
 
     def rows(self, names: Sequence[str]) -> Tensor:
         """Return the positions of clients, int64."""
@@ -299,14 +306,19 @@ class Atlas:
         """Read an atlas; raise DataError if the file was cut short or altered."""
         tensors, words = read_vectors(path)
         own = {name.removeprefix("summary/"): table for name, table in tensors.items() if name.startswith("summary/")}
-        return cls(
-            names=tuple(words["names"]),
-            halves={own: tensors[f"half/{own}"] for own in words["halves"]},
-            sizes=tensors["sizes"],
-            domains=tuple(words["domains"]),
-            provenance=words["provenance"],
-            summary=Summary.from_tensors(own, labelled=words["labelled"]) if own else None,
-        )
+        try:
+            return cls(
+                names=tuple(words["names"]),
+                halves={own: tensors[f"half/{own}"] for own in words["halves"]},
+                sizes=tensors["sizes"],
+                domains=tuple(words["domains"]),
+                provenance=words["provenance"],
+                summary=Summary.from_tensors(own, labelled=words["labelled"]) if own else None,
+            )
+        except DataError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            raise unusable(path, f"a part of it is missing or of another form ({error!r})", "content-unfit") from error
 
     def describe(self) -> dict[str, Any]:
         """Return short plain values for a run's record."""

@@ -96,6 +96,8 @@ def check_parts(atlas: Parts) -> None:
                 got=table.dtype,
                 half=own,
             )
+        if not table.shape[1]:
+            raise DataError(f"half {own!r} of the atlas has no numbers.", code="data-empty", what="halves", half=own)
         if not bool(table.isfinite().all()):
             where = int((~table.isfinite()).any(1).nonzero()[0])
             raise DataError(

@@ -1,7 +1,8 @@
 """The atlas of a run: the parameters that each client keeps, as the client's vector.
 
-FedPCE's 32 numbers are made for it: clients with like data come to lie together (its Fig. 3). FedBN's scales and shifts
-(its Fig. 1) and FedPer's heads make an atlas too.
+FedPCE's 32 numbers are made for it: clients with similar data end near each other (its Fig. 3). FedBN's scales and
+shifts (its Fig. 1) and FedPer's heads make an atlas too. Where a client keeps no parameters but a term remembers a
+vector of its data, that one is taken: FedGCR's mean prompt h~.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.provenance import made_of_run
 from fedatlas.client.model import PERSONAL, branch_of
 from fedatlas.errors import UsageError
-from fedatlas.parts.types import Tensors
+from fedatlas.parts.objective import CLIENT_VECTOR
+from fedatlas.parts.types import GROUP, Memory, Tensors
 from fedatlas.runs.run import Run
 
 FEATURE = "feature"
@@ -50,19 +52,21 @@ def run_atlas(run: Run, *, parameters: Sequence[str] | None = None, adapted: Seq
     """Return the personal parameters of a run's clients, as half ``feature``; running statistics are left out.
 
     Args:
-        run: one whose algorithm keeps something with its clients, such as fedpce, fedbn or fedper.
+        run: one whose algorithm keeps something with its clients, such as fedpce, fedbn, fedper or fedgcr.
         parameters: only these, by name; None is all.
         adapted: clients that joined later, from ``Adapter.adapt_all``.
     """
     checkpoint = run.checkpoint()
     memories = {
-        c: branch_of(memory, checkpoint.state.group(c) is not None) for c, memory in sorted(checkpoint.clients.items())
+        c: branch_of(memory, "" if checkpoint.state.group(c) is None else GROUP)
+        for c, memory in sorted(checkpoint.clients.items())
     }
     known = {c: memory[PERSONAL] for c, memory in memories.items() if PERSONAL in memory}
+    known = known or {c: own for c, memory in memories.items() if (own := _remembered(memory))}
     if not known:
         raise UsageError(
-            f"{run.folder}: {run.name} keeps no parameters with its clients, so there is no vector to map. "
-            "Use a run of fedpce, fedbn or fedper, or map the data instead.",
+            f"{run.folder}: {run.name} keeps neither parameters nor a vector with its clients, so there is nothing to "
+            "map. Use a run of fedpce, fedbn, fedper or fedgcr, or map the data instead.",
             code="run-unfit",
             run=str(run.folder),
             algorithm=run.name,
@@ -86,6 +90,11 @@ def run_atlas(run: Run, *, parameters: Sequence[str] | None = None, adapted: Seq
         vector = _vector(run, {name: own.cpu() for name, own in one.personal.items()}, names)
         atlas = atlas.add_client(one.client, {FEATURE: vector}, one.num_examples, one.domain)
     return atlas
+
+
+def _remembered(memory: Memory) -> Tensors:
+    """Return the vectors that terms remember of a client's data, by the term's name."""
+    return {f"{term}/{CLIENT_VECTOR}": own[CLIENT_VECTOR] for term, own in memory.items() if CLIENT_VECTOR in own}
 
 
 def _without_statistics(personal: Tensors) -> list[str]:

@@ -14,7 +14,7 @@ from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.seeds import derive
 
 METHODS = ("gmm", "kmeans", "finch")
-COVARIANCES = ("diag", "spherical")
+COVARIANCES = ("diag", "spherical", "full")
 VARIANCE_FLOOR = 0.1
 """The least variance of a mixture's component, as a share of the vectors' own."""
 BEST_ORDERED, MOST_ORDERED = 300, 5000
@@ -46,7 +46,8 @@ def group_clients(
 
     Args:
         method: ``gmm`` (a mixture of Gaussians), ``kmeans``, or ``finch``, which finds their number by itself.
-        covariance: of the mixture: ``diag`` or ``spherical``. A full one cannot be fitted to fewer clients than widths.
+        covariance: of the mixture: ``diag``, ``spherical`` or ``full``. With fewer clients than widths a full one
+            is not reliable.
         n_init: how many starts of ``gmm`` or ``kmeans`` the best is taken from.
 
     >>> group_clients(torch.tensor([[0.0, 1.0], [5.0, 5.0], [0.0, 1.1]]), 2).labels.tolist()

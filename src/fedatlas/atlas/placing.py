@@ -135,6 +135,21 @@ def place_newcomer(
     return _decide(fit, alike, client, len(own), by_class)
 
 
+def place_cells(atlas: Atlas, group_of: Mapping[str, int], client: str, cells: Tensors) -> Placement:
+    """Return the group that a client belongs to, from what it sends about its classes, as over a network.
+
+    Args:
+        atlas: with a summary, as in ``place_newcomer``.
+        group_of: the groups of the atlas's clients, by name.
+        client: the newcomer's name.
+        cells: its cells in the directions of the summary's whitening, as ``client_cells`` makes them.
+    """
+    summary, groups = _grouped(atlas, group_of, client)
+    with repeatable(torch.device("cpu")):
+        fit = fit_cells(summary, groups, cells)
+    return _decide(fit, [], client, int(cells["counts"].sum()), summary.labelled)
+
+
 def fit_labelled(summary: Summary, groups: Tensor, rows: Tensor, labels: Tensor) -> Fit | None:
     """Return how well labelled examples fit each group; None if no group has any of their classes.
 
@@ -144,7 +159,11 @@ def fit_labelled(summary: Summary, groups: Tensor, rows: Tensor, labels: Tensor)
         rows: (n, D), the newcomer's embeddings.
         labels: their classes; zeros where the summary has no classes.
     """
-    cells = client_cells(summary.whitening, rows, labels, summary.counts.shape[1])
+    return fit_cells(summary, groups, client_cells(summary.whitening, rows, labels, summary.counts.shape[1]))
+
+
+def fit_cells(summary: Summary, groups: Tensor, cells: Tensors) -> Fit | None:
+    """Return how well a newcomer's cells fit each group; None if no group has any of its classes."""
     sides = _sides(summary, groups, cells)
     terms = class_terms(*sides)
     counted = (sides.newcomer.counts[:, 0] > 0) & terms.known

@@ -34,22 +34,42 @@ def place(points: Tensor, method: str, seed: int) -> np.ndarray:
     """Return (points, 2): a place for each point in a plane."""
     if method == "pca":
         return principal(points)
-    if method != "tsne":
-        raise unknown_name("method of mapping", method, ["pca", "tsne"])
+    if method not in ("tsne", "umap"):
+        raise unknown_name("method of mapping", method, ["pca", "tsne", "umap"])
     if len(points) < 4:
         raise UsageError(
-            f"tsne needs at least 4 clients, got {len(points)}; use pca.",
+            f"{method} needs at least 4 clients, got {len(points)}; use pca.",
             code="out-of-range",
             got=len(points),
             what="clients",
         )
+    return _by_umap(points, seed) if method == "umap" else _by_tsne(points, seed)
+
+
+def _by_umap(points: Tensor, seed: int) -> np.ndarray:
+    try:
+        from umap import UMAP
+    except ImportError as error:
+        raise UsageError(
+            "umap needs the package umap-learn: pip install umap-learn; or use tsne.",
+            code="extra-missing",
+            extra="umap-learn",
+        ) from error
+    mapping = UMAP(n_neighbors=min(15, len(points) - 1), random_state=_state(seed, "umap"))
+    return np.asarray(mapping.fit_transform(points.numpy()), dtype=np.float64)
+
+
+def _by_tsne(points: Tensor, seed: int) -> np.ndarray:
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     start = principal(points)
     start = (1e-4 * start / max(float(start[:, 0].std()), 1e-12)).astype(np.float32)
     perplexity = min(30.0, (len(points) - 1) / 3)
     mapping = TSNE(perplexity=perplexity, init=start, random_state=_state(seed, "tsne"))
-    return np.asarray(mapping.fit_transform(points.numpy()))
+    # A thousand short steps: threads that wait for each other make them many times slower on a busy machine.
+    with threadpool_limits(1):
+        return np.asarray(mapping.fit_transform(points.numpy()))
 
 
 def principal(points: Tensor) -> np.ndarray:

@@ -41,14 +41,19 @@ def read_vectors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
             # Cloned: a tensor inside the mapped file would change with it.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise _unusable(path, f"it is not a whole safetensors file ({error})") from error
+        raise unusable(path, f"it is not a whole safetensors file ({error})") from error
     if notes.get("form") != _FORM:
-        raise _unusable(
+        raise unusable(
             path, f"it is not an atlas of the form {_FORM!r} (its form is {notes.get('form')!r})", "content-unfit"
         )
     if notes.get("sha256") != _digest(tensors, notes.get("words", "")):
-        raise _unusable(path, "it was altered (its checksum differs)", "file-altered")
-    words: dict[str, Any] = json.loads(notes["words"])
+        raise unusable(path, "it was altered (its checksum differs)", "file-altered")
+    try:
+        words = json.loads(notes["words"])
+    except (KeyError, ValueError, RecursionError) as error:
+        raise unusable(path, "what it says about its vectors cannot be read", "content-unfit") from error
+    if not isinstance(words, dict):
+        raise unusable(path, "what it says about its vectors is not a table", "content-unfit")
     return tensors, words
 
 
@@ -60,7 +65,8 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
     return digest.hexdigest()
 
 
-def _unusable(path: str | os.PathLike[str], why: str, code: str = "file-unreadable") -> DataError:
+def unusable(path: str | os.PathLike[str], why: str, code: str = "file-unreadable") -> DataError:
+    """Return the error for a file that cannot be used."""
     return DataError(
         f"the atlas {path} cannot be used: {why}. Restore it from a copy, or make it again.",
         code=code,

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedatlas.adapting.settings import AdaptSettings
+from fedatlas.adapting.settings import TUNES, AdaptSettings
 from fedatlas.cli.checks import check_atlas
-from fedatlas.cli.options import MACHINE, DataFolderOption, DeviceOption
+from fedatlas.cli.options import MACHINE, AllowCodeOption, DataFolderOption, DeviceOption
 from fedatlas.cli.terminal import check_writable, friendly, print_lines, print_rows, remark, say
 from fedatlas.data.loading.catalogue import check_source
 from fedatlas.errors import UsageError, unknown_name
-from fedatlas.runs.schema import check_run
+from fedatlas.runs.schema import check_run, figure
 
 if TYPE_CHECKING:
     from fedatlas.adapting.adapter import Adapter
@@ -48,7 +48,7 @@ def adapt(
             "--start",
             help="Where tuning begins: unit (as the run's clients began), mean or first (of those that trained), "
             "nearest (of them, by --atlas), own (if it trained) or group (place each client in a group of the run, and "
-            "tune only if --rounds is given); default own, for newcomers the algorithm's choice.",
+            "tune only if --rounds or --tune is given); default own, for newcomers the algorithm's choice.",
         ),
     ] = None,
     atlas: Annotated[
@@ -65,12 +65,21 @@ def adapt(
     examples: Annotated[
         int | None, typer.Option("--examples", help="Use only so many training examples of each client.")
     ] = None,
+    tune: Annotated[
+        str,
+        typer.Option(
+            "--tune",
+            help="What is tuned: personal (what the algorithm keeps so), and beside that a copy for each client of the "
+            "head, the norms or all of the model.",
+        ),
+    ] = AdaptSettings.tune,
     rounds: Annotated[
         int | None,
         typer.Option(
             "--rounds",
             "-r",
-            help=f"How many rounds of tuning; default {AdaptSettings.rounds}, and none with --start group.",
+            help=f"How many rounds of tuning; default {AdaptSettings.rounds}, and none with --start group unless "
+            "--tune is given.",
             show_default=False,
         ),
     ] = None,
@@ -91,12 +100,15 @@ def adapt(
         ),
     ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="With --save: as ONNX too (needs the extra onnx).")] = False,
+    allow_code: AllowCodeOption = None,
 ) -> None:
-    """Tune what a run's algorithm keeps personal on new clients, and nothing else; test before and after."""
+    """Tune on new clients what a run's algorithm keeps personal, and with --tune more; test before and after."""
     with friendly():
         if start is not None and start not in STARTS:
             raise unknown_name("start", start, STARTS)
-        for idle, said in (
+        if tune not in TUNES:
+            raise unknown_name("choice of what to tune", tune, TUNES)
+        _check_pairs(
             (
                 atlas is not None and start not in ("nearest", "group"),
                 "--atlas is for --start nearest or group only; give both, or neither.",
@@ -104,59 +116,30 @@ def adapt(
             (not labels and start != "group", "--no-labels is for --start group only; give both, or neither."),
             (data_folder is not None and data is None, "--data-folder says where --data is; give --data NAME."),
             (onnx and save is None, "--onnx says how to save; give --save FOLDER."),
-        ):
-            if idle:
-                raise UsageError(said, code="settings-conflict")
+        )
         check_run(run)
         if data is not None:
             check_source(data)
         if atlas is not None:
             check_atlas(atlas)
-
-        from fedatlas.adapting.adapter import Adapter
-        from fedatlas.adapting.export import file_stem, make_folder, need_onnx
-        from fedatlas.atlas.atlas import Atlas
-        from fedatlas.cli.train_config import check_device
-        from fedatlas.config.reopen import run_reading
-        from fedatlas.data.loading.load import load_dataset
-        from fedatlas.runs.run import Run
-
-        check_device(device)
-        if onnx:
-            need_onnx()
-        if save is not None:
-            check_writable("--save", save)
-            make_folder(save)
-        options = {} if data is None else run_reading(Run(run), data)
-        given = None if data is None else load_dataset(data, data_folder=data_folder, options=options)
-        for line in () if given is None else given.remarks:
-            remark(line)
-        adapter = Adapter(Run(run), data=given, device=device)
-        if adapter.round < (asked := adapter.run.resolved["training"]["rounds"]):
-            said = f"{run} is at round {adapter.round} of {asked}: its model is not trained to the end."
-            warnings.warn(said, stacklevel=1)
+        adapter = _open(run, data, data_folder, device, save, onnx=onnx)
         chosen = list(dict.fromkeys(client)) if client else None
-        if chosen is None and given is not None:
+        if chosen is None and data is not None:
             chosen = [member.name for member in adapter.federation]
         if chosen is None and not adapter.held_out:
             raise UsageError(
                 f"{run} held no client out; name one by --client, or bring one by --data.", code="no-client", path=run
             )
-        found = None if atlas is None else Atlas.load(atlas)
-        if found is not None:
-            if given is not None:
-                _refuse_namesakes(adapter, found, chosen or [])
-            if start == "nearest":
-                found = _placed(adapter, found, chosen or adapter.held_out)
+        found = _read_atlas(adapter, atlas, chosen, start=start, is_new=data is not None)
         placements: list[Placement] | None = None
         if start == "group":
-            looked = [
-                adapter.place(name, atlas=found, examples=examples, labels=labels)
-                for name in chosen or adapter.held_out
-            ]
+            whom = chosen or adapter.held_out
+            looked = [adapter.place(name, atlas=found, examples=examples, labels=labels) for name in whom]
             placements = _say_placements(adapter, looked)
             chosen = [placement.client for placement in placements]
         changes: dict[str, Any] = {} if rounds is None else {"rounds": rounds}
+        if tune != AdaptSettings.tune:
+            changes["tune"] = tune
         results = adapter.adapt_all(
             chosen,
             group=placements,
@@ -166,27 +149,91 @@ def adapt(
             atlas=found,
             examples=examples,
             compile=compile,
+            progress=None,
             **changes,
         )
         kept = adapter.keep(results)
         print_adapted(results)
-        for adapted in results if save is not None else ():
-            assert save is not None
-            stem = file_stem(adapted.client)
-            _write(adapted.save, save / f"{stem}.safetensors")
-            if onnx:
-                _write(adapted.export_onnx, save / f"{stem}.onnx")
+        if save is not None:
+            _save(results, save, onnx=onnx)
         say(f"record: {kept}")
+        if not any(one.num_tuned for one in results) and rounds != 0 and start != "group":
+            remark(
+                f"{adapter.algorithm.name} keeps nothing personal, so nothing was tuned. --tune head tunes a copy of "
+                "the last layer for each client; see also norms and all."
+            )
+
+
+def _check_pairs(*pairs: tuple[bool, str]) -> None:
+    """Raise an error at the first option that was given without the one that it belongs to."""
+    for alone, said in pairs:
+        if alone:
+            raise UsageError(said, code="settings-conflict")
+
+
+def _open(
+    run: Path, data: str | None, data_folder: Path | None, device: str, save: Path | None, *, onnx: bool
+) -> Adapter:
+    """Check what would fail after long work, then open the run with its data or the given one."""
+    from fedatlas.adapting.adapter import Adapter
+    from fedatlas.adapting.export import make_folder, need_onnx
+    from fedatlas.cli.train_config import check_device
+    from fedatlas.config.reopen import run_reading
+    from fedatlas.data.loading.load import load_dataset
+    from fedatlas.runs.run import Run
+
+    check_device(device)
+    if onnx:
+        need_onnx()
+    if save is not None:
+        check_writable("--save", save)
+        make_folder(save)
+    options = {} if data is None else run_reading(Run(run), data)
+    given = None if data is None else load_dataset(data, data_folder=data_folder, options=options)
+    for line in () if given is None else given.remarks:
+        remark(line)
+    adapter = Adapter(Run(run), data=given, device=device)
+    if adapter.round < (asked := adapter.run.resolved["training"]["rounds"]):
+        said = f"{run} is at round {adapter.round} of {asked}: its model is not trained to the end."
+        warnings.warn(said, stacklevel=1)
+    return adapter
+
+
+def _read_atlas(
+    adapter: Adapter, path: Path | None, chosen: list[str] | None, *, start: str | None, is_new: bool
+) -> Atlas | None:
+    """Return the atlas of a file, with the chosen clients in it where the nearest one to each is asked for."""
+    from fedatlas.atlas.atlas import Atlas
+
+    if path is None:
+        return None
+    found = Atlas.load(path)
+    if is_new:
+        _refuse_namesakes(adapter, found, chosen or [])
+    return _placed(adapter, found, chosen or adapter.held_out) if start == "nearest" else found
+
+
+def _save(results: list[Adapted], folder: Path, *, onnx: bool) -> None:
+    """Write each client's network."""
+    from fedatlas.adapting.export import file_stem
+
+    for adapted in results:
+        stem = file_stem(adapted.client)
+        _write(adapted.save, folder / f"{stem}.safetensors")
+        if onnx:
+            _write(adapted.export_onnx, folder / f"{stem}.onnx")
 
 
 def print_adapted(results: list[Adapted]) -> None:
     """Print one row a client, and each one's few numbers where it has an embedding."""
+    from fedatlas.report import table_note
+
     rows = [
         {
             "client": one.client,
             "domain": one.domain or "",
-            "before": f"{100 * one.before.accuracy:.1f}",
-            "after": f"{100 * one.after.accuracy:.1f}",
+            "before": figure(one.metric.name, one.before.main),
+            "after": figure(one.metric.name, one.after.main),
             "examples": f"{one.num_examples:,}",
             "steps": f"{one.num_steps:,}",
             "numbers_tuned": f"{one.num_tuned:,}",
@@ -198,7 +245,7 @@ def print_adapted(results: list[Adapted]) -> None:
     ]
     origins = {one.client: one.origin for one in results}
     same = len(set(origins.values())) == 1
-    print_rows(rows, "accuracies in percent" + (f"; start: {results[0].origin}" if same else ""))
+    print_rows(rows, table_note([results[0].adapter.run]) + (f"; start: {results[0].origin}" if same else ""))
     if not same:
         print_lines("where they started", origins)
     numbers = {one.client: one.embedding for one in results if one.embedding is not None}

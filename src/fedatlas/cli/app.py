@@ -1,4 +1,4 @@
-"""The command line: ``fedatlas demo | check | train | compare | adapt | map | list | report | flower``.
+"""The command line: ``fedatlas demo | check | train | compare | adapt | export | map | list | report | flower``.
 
 A command's file is imported with the app, so none of them imports torch before its command has checked names and files.
 """
@@ -13,6 +13,7 @@ from fedatlas.cli.adapt import adapt
 from fedatlas.cli.check import check
 from fedatlas.cli.compare import compare
 from fedatlas.cli.demo import demo
+from fedatlas.cli.export import export
 from fedatlas.cli.flower import app as flower
 from fedatlas.cli.list import list_
 from fedatlas.cli.map import map_
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Federated learning where every client has a vector that says what its data looks like.",
 )
-for command in (adapt, check, train, compare, demo, report):
+for command in (adapt, check, train, compare, demo, export, report):
     app.command()(command)
 app.command(name="map")(map_)
 app.command(name="list")(list_)

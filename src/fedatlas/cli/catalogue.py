@@ -45,11 +45,15 @@ NOTES: dict[str, Callable[[], str]] = {
 
 def disclosures_by_algorithm() -> dict[str, str]:
     """Return what leaves a client beyond its number of examples and the model's change; and for an atlas of clients."""
+    from fedatlas.atlas.doctor.figures import FIGURES, HASHES
     from fedatlas.atlas.sources import disclosures_by_source
+    from fedatlas.atlas.summary import summary_disclosures
     from fedatlas.parts.disclosure import words
     from fedatlas.parts.table_sums import TABLE_SUMS
 
     lines = {name: words(build_algorithm(name).disclosures()) for name in standalone()}
     lines["tables"] = [f"of a table of measurements, once: {', '.join(words(TABLE_SUMS))}"]
+    lines["check"] = words([*summary_disclosures(), *FIGURES])
+    lines["check, copies"] = words([HASHES])
     lines |= {f"map {name}": words(said) for name, said in disclosures_by_source().items()}
     return {name: "; ".join(said) if said else "nothing beyond the change of the model" for name, said in lines.items()}

@@ -7,18 +7,21 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedatlas.atlas.encoders.registry import ENCODERS
 from fedatlas.cli.checks import read_config
 from fedatlas.cli.options import ConfigOption, DataFolderOption, DataOption, SeedOption, SetOption, sections
+from fedatlas.cli.pages import OpenOption, ShareOption, publish, written_options
 from fedatlas.cli.terminal import WIDTH, check_file, friendly, remark, say
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.runs.schema import check_run
+
+if TYPE_CHECKING:
+    from fedatlas.atlas.doctor.diagnosis import Diagnosis
 
 UNUSABLE = 3
 """The exit status if the data cannot be used; 0, 1 and 2 are the diagnosis."""
@@ -39,6 +42,8 @@ def check(
     ] = "builtin",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page for people, too.")] = None,
+    open_: OpenOption = False,
+    share: ShareOption = False,
 ) -> None:
     """Say how the clients differ, whose data are probably wrong, and what to do; before any training.
 
@@ -49,8 +54,12 @@ def check(
             raise unknown_name(ENCODERS.kind, encoder, ENCODERS)
         if html is not None:
             check_file("--html", html, "check.html")
+        elif open_ or share:
+            raise UsageError(
+                "--open and --share are about the page; name its file with --html FILE.", code="settings-conflict"
+            )
         given = {"--config": config, "--set": set_, "--data": data, "--data-folder": data_folder, "--seed": seed}
-        options = _written(given)
+        options = written_options(given)
         if run is not None:
             _check_alone(run, [name for name, value in given.items() if value is not None])
             options = f"--config {shlex.quote(str(run / 'config.toml'))}"
@@ -65,27 +74,34 @@ def check(
         federation = settings.federation() if run is None else run_federation(Run(run))
         for line in federation.remarks:
             remark(line)
+        if federation.data.table is not None and not federation.data.owners:
+            remark(
+                f"no column says whose a row is, so these clients are made up ({federation.partition}). Name the "
+                "column with --set data.client=COLUMN"
+            )
         named = options or f"--data {shlex.quote(federation.name)}"
         found = examine(federation, encoder=encoder, given=named, progress=False if as_json else None)
+        if run is not None:
+            from fedatlas.report.findings import keep_findings
+
+            keep_findings(found, run)
         if as_json:
             say(json.dumps(found.to_dict(), indent=1))
         else:
-            _print(found.lines())
+            print_diagnosis(found)
         if html is not None:
-            from fedatlas.report.check_page import write_check
-
-            write_check(found, html)
-            remark(f"page: {html}")
+            publish(
+                html,
+                open_=open_,
+                share=share,
+                quiet=as_json,
+                runs=() if run is None else (Run(run),),
+                federation=federation,
+                diagnosis=found,
+                given=named,
+                config=None if run is not None else settings.to_toml(),
+            )
     raise typer.Exit(found.status)
-
-
-def _written(given: Mapping[str, object]) -> str:
-    """Return options as they were written, for the commands of the advice."""
-    words = []
-    for name, value in given.items():
-        values = value if isinstance(value, list) else [] if value is None else [value]
-        words += [f"{name} {shlex.quote(str(one))}" for one in values]
-    return " ".join(words)
 
 
 def _check_alone(run: Path, others: list[str]) -> None:
@@ -98,9 +114,10 @@ def _check_alone(run: Path, others: list[str]) -> None:
     check_run(run)
 
 
-def _print(lines: list[str]) -> None:
+def print_diagnosis(found: Diagnosis) -> None:
+    """Print a diagnosis as text, as wide as the terminal."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-    for line in lines:
+    for line in found.lines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         # A command stays whole, so that it can be copied.
         whole = line.lstrip().startswith("fedatlas ")

@@ -13,6 +13,8 @@ from fedatlas.algorithms.registry import standalone
 from fedatlas.cli.checks import read_config, short_name
 from fedatlas.cli.options import (
     MACHINE,
+    AlgorithmsArgument,
+    AllowCodeOption,
     ConfigOption,
     DataFolderOption,
     DataOption,
@@ -26,8 +28,9 @@ from fedatlas.cli.options import (
     WorkersOption,
     sections,
 )
+from fedatlas.cli.pages import OpenOption, publish
 from fedatlas.cli.report import print_results
-from fedatlas.cli.terminal import friendly, print_error, remark, say
+from fedatlas.cli.terminal import friendly, print_error, remark
 from fedatlas.config.schema import SETTINGS
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.training.settings import Machine
@@ -36,7 +39,7 @@ ALL = "all"
 
 
 def compare(
-    algorithms: Annotated[list[str], typer.Argument(help="Names, as `fedatlas list algorithms` has them, or `all`.")],
+    algorithms: AlgorithmsArgument,
     config: ConfigOption = None,
     set_: SetOption = None,
     data: DataOption = None,
@@ -58,6 +61,8 @@ def compare(
     ] = None,
     resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
+    allow_code: AllowCodeOption = None,
+    open_: OpenOption = False,
 ) -> None:
     """Train several algorithms on the same clients, print one table and write a report."""
     with friendly():
@@ -77,10 +82,10 @@ def compare(
         }
 
         for one in settings.values():
+            one.check_code()
             one.check()
 
         from fedatlas.cli.train_config import train_config, unfit_algorithms
-        from fedatlas.report import write_report
         from fedatlas.training.compare import train_each
 
         for name, why in unfit_algorithms(settings.values()).items():
@@ -94,7 +99,7 @@ def compare(
         runs = [outcome for outcome in outcomes if not isinstance(outcome, TrainingError)]
         if runs:
             print_results(runs)
-            say(f"report: {write_report(runs, top / 'report.html')}")
+            publish(top / "report.html", open_=open_, title="report", runs=runs)
         failures = {where: o for where, o in zip(settings, outcomes, strict=True) if isinstance(o, TrainingError)}
         for where, failure in failures.items():
             print_error(f"{where.name} broke:", failure)

@@ -1,4 +1,4 @@
-"""``fedatlas demo``: all algorithms on the embedded digits."""
+"""``fedatlas demo``: clients that differ, what the check says about them, and what its advice gains."""
 
 from __future__ import annotations
 
@@ -8,28 +8,25 @@ from typing import Annotated
 import typer
 
 from fedatlas.cli.options import WorkersOption
-from fedatlas.cli.report import print_results
 from fedatlas.cli.terminal import friendly, say
 
 
 def demo(
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", "-f", help="Where the runs are kept, in place of earlier ones; default runs/demo."),
+        typer.Option("--folder", "-f", help="Where all is kept, in place of an earlier demo; default runs/demo."),
     ] = None,
     workers: WorkersOption = None,
-    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds of training.")] = 10,
+    rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds of training.")] = 20,
 ) -> None:
-    """Train all algorithms on the embedded digits in two comparisons, each with a table and a report."""
-    from fedatlas.cli.demo_runs import run_demo
-
+    """Check clients that differ, follow the advice, and see what it gains; on embedded data, in a minute or two."""
     with friendly():
-        for part in run_demo(folder or Path("runs") / "demo", workers=workers, rounds=rounds):
-            say(f"\n{part.title}", bold=True)
-            print_results(part.runs)
-            records = [(run.name, record) for run in part.runs for record in run.adapted if record["embedding"]]
-            for name, record in records:
-                accuracy = f"{100 * record['accuracy_before']:.1f} -> {100 * record['accuracy_after']:.1f}"
-                took = f"{record['num_tuned']} numbers tuned in {record['seconds']:.1f} s"
-                say(f"{name} brings in {record['client']}: {accuracy}, {took}")
-            say(f"\nOpen {part.report} in a browser.")
+        from fedatlas.cli.demo_story import Stage, tell_of_digits, tell_of_heart
+
+        stage = Stage(folder or Path("runs") / "demo", rounds=rounds, workers=workers)
+        pages = [tell_of_digits(stage), tell_of_heart(stage)]
+        say("\nNow look at the clients", bold=True)
+        say("Open these pages in a browser; they need no network.")
+        for page in pages:
+            say(f"  {page}")
+        say("Compare all algorithms with: fedatlas compare all")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from fedatlas.cli.options import MACHINE, DeviceOption, SetOption
+from fedatlas.cli.node_owner import audit, need_flower, owner_policy, policy
+from fedatlas.cli.options import MACHINE, AllowCodeOption, DeviceOption, SetOption
 from fedatlas.cli.terminal import friendly, print_rows, say
 from fedatlas.errors import UsageError
 
@@ -22,6 +23,8 @@ KeysOption = Annotated[Path | None, typer.Option("--keys", help="The folder that
 InsecureOption = Annotated[bool, typer.Option("--insecure", help="No encryption and no keys: for trials only.")]
 StateOption = Annotated[Path, typer.Option("--state", help="A folder for this party's own files.")]
 SuperLinkOption = Annotated[str, typer.Option("--superlink", help="Where the server listens, HOST:PORT.")]
+AuthorityOption = Annotated[Path | None, typer.Option("--authority", help="The authority's ca.pem.")]
+RunFolderOption = Annotated[Path | None, typer.Option("--run-folder", help="Where the server keeps the run.")]
 PORT = 8000
 LOCAL = f"127.0.0.1:{PORT}"
 
@@ -31,11 +34,11 @@ def init(
     folder: Annotated[Path, typer.Argument(help="Where to write the app.")],
     config: Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file of settings.")] = None,
     set_: SetOption = None,
-    run_folder: Annotated[Path | None, typer.Option("--run-folder", help="Where the server keeps the run.")] = None,
+    run_folder: RunFolderOption = None,
 ) -> None:
     """Write a Flower app that trains what a config says; `flwr run` takes it as it is."""
     with friendly():
-        _need_flower()
+        need_flower()
         from fedatlas.config.config import Config
         from fedatlas.flower.deploy.template import write_app
 
@@ -53,7 +56,7 @@ def keys(
 ) -> None:
     """Make a development authority, the server's certificate and a key for every node."""
     with friendly():
-        _need_flower()
+        need_flower()
         from fedatlas.flower.deploy.keys import LOCAL as LOOPBACK
         from fedatlas.flower.deploy.keys import make_keys
 
@@ -72,10 +75,11 @@ def server(
     port: Annotated[int, typer.Option("--port", help="The port to listen on.")] = PORT,
     state: StateOption = Path("flower-server"),
     insecure: InsecureOption = False,
+    allow_code: AllowCodeOption = None,
 ) -> None:
     """Start the SuperLink, which nodes connect to and runs are sent to."""
     with friendly():
-        _need_flower()
+        need_flower()
         from fedatlas.flower.deploy.launch import environment, superlink_command
 
         state.mkdir(parents=True, exist_ok=True)
@@ -94,7 +98,7 @@ def register(
 ) -> None:
     """Let nodes in: register their public keys at the server, each under its client's name."""
     with friendly():
-        _need_flower()
+        need_flower()
         from fedatlas.flower.deploy.launch import CONNECTION, flwr, write_connection
 
         folder = _keys(keys, False)
@@ -117,19 +121,32 @@ def node(
         typer.Option("--loader", help="Loads its data in place of --data: module:function or FILE.py:function."),
     ] = None,
     superlink: SuperLinkOption = LOCAL,
-    authority: Annotated[Path | None, typer.Option("--authority", help="The authority's ca.pem.")] = None,
+    authority: AuthorityOption = None,
     key: Annotated[Path | None, typer.Option("--key", help="This node's own .key.")] = None,
     domain: Annotated[str | None, typer.Option("--domain", help="The client's domain, told to the server.")] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Test here, but never train.")] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Begin again if the client's memory is gone.")] = False,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            "--policy",
+            help="What this node does for a server, as `fedatlas flower policy` writes it; default policy.toml in "
+            "--state, which is written if it is missing.",
+        ),
+    ] = None,
     device: DeviceOption = MACHINE.device,
+    copies_key: Annotated[
+        Path | None,
+        typer.Option("--copies-key", help="A file with a key that all nodes share: checks look for common examples."),
+    ] = None,
     port: Annotated[int, typer.Option("--port", help="A port of this machine, one for each node.")] = 9094,
     state: StateOption = Path("flower-node"),
     insecure: InsecureOption = False,
+    allow_code: AllowCodeOption = None,
 ) -> None:
     """Start a client's SuperNode, which holds its data and what it remembers."""
     with friendly():
-        _need_flower()
+        need_flower()
         from fedatlas.cli.train_config import check_device
         from fedatlas.data.loading.catalogue import DATASETS
         from fedatlas.flower.deploy.launch import environment, speaks_tls, supernode_command
@@ -146,7 +163,7 @@ def node(
                 f"{superlink} speaks TLS and lets in no node without it; leave out --insecure.",
                 code="settings-conflict",
             )
-        for path in (authority, key):
+        for path in (authority, key, copies_key):
             if path is not None and not path.exists():
                 raise UsageError(f"there is no {path}.", code="file-missing", path=path)
         memory = state.resolve() / "memory" / client
@@ -158,10 +175,11 @@ def node(
                 path=data,
             )
         given = {"data": data if data is None or not Path(data).exists() else str(Path(data).resolve())}
-        given |= {"loader": loader, "domain": domain}
+        given |= {"loader": loader, "domain": domain, "copies-key": str(copies_key.resolve()) if copies_key else None}
         settings |= {name: value for name, value in given.items() if value is not None}
         settings |= {"held-out": True} if held_out else {}
         settings |= {"forget": True} if forget else {}
+        settings |= {"policy": str(owner_policy(policy, state))}  # last: it writes a file where none is yet
         command = supernode_command(
             superlink=superlink,
             port=port,
@@ -177,32 +195,66 @@ def node(
 def run(
     folder: Annotated[Path, typer.Argument(help="An app that `fedatlas flower init` wrote.")],
     superlink: SuperLinkOption = LOCAL,
-    authority: Annotated[Path | None, typer.Option("--authority", help="The authority's ca.pem.")] = None,
+    authority: AuthorityOption = None,
     set_: SetOption = None,
-    run_folder: Annotated[Path | None, typer.Option("--run-folder", help="Where the server keeps the run.")] = None,
+    run_folder: RunFolderOption = None,
     adapt: Annotated[bool, typer.Option("--adapt", help="Bring newcomers to the run that is there.")] = False,
     state: StateOption = Path("flower-server"),
     insecure: InsecureOption = False,
 ) -> None:
     """Send an app to the server and show its log; a run that was killed goes on where it was."""
     with friendly():
-        _need_flower()
-        from fedatlas.flower.deploy.launch import follow_run, start_run, write_connection
-        from fedatlas.flower.deploy.template import app_config
+        values = {"task": "adapt"} if adapt else {}
+        _send(folder, _Link(superlink, authority, insecure, state.resolve() / "flwr"), set_, run_folder, values)
 
-        if authority is None and not insecure:
-            raise UsageError(
-                "give --authority ca.pem, or --insecure where the server was started so.",
-                code="missing-option",
-                option="--authority",
-            )
-        app_config(folder, set_ or ())  # what is wrong with it is better told here than on the server
-        home = state.resolve() / "flwr"
-        write_connection(home, superlink, authority)
-        values: dict[str, Any] = {"settings": "; ".join(set_)} if set_ else {}
-        values |= {"folder": str(run_folder)} if run_folder else {}
-        values |= {"task": "adapt"} if adapt else {}
-        follow_run(home, start_run(home, folder, values))
+
+@app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="An app that `fedatlas flower init` wrote.")],
+    superlink: SuperLinkOption = LOCAL,
+    authority: AuthorityOption = None,
+    set_: SetOption = None,
+    run_folder: RunFolderOption = None,
+    state: StateOption = Path("flower-server"),
+    insecure: InsecureOption = False,
+) -> None:
+    """Say how the nodes' data differ and whose are probably wrong, before any training; each node gets its card.
+
+    Clients send what `fedatlas list --disclosures` says for check. The result is check.json in the run's folder.
+    """
+    with friendly():
+        _send(
+            folder, _Link(superlink, authority, insecure, state.resolve() / "flwr"), set_, run_folder, {"task": "check"}
+        )
+
+
+class _Link(NamedTuple):
+    """How a server is reached."""
+
+    superlink: str
+    authority: Path | None
+    insecure: bool
+    home: Path
+    """The folder of Flower's files."""
+
+
+def _send(folder: Path, link: _Link, set_: list[str] | None, run_folder: Path | None, values: dict[str, Any]) -> None:
+    """Send an app to the server with values of its config, and show its log."""
+    need_flower()
+    from fedatlas.flower.deploy.launch import follow_run, start_run, write_connection
+    from fedatlas.flower.deploy.template import app_config
+
+    if link.authority is None and not link.insecure:
+        raise UsageError(
+            "give --authority ca.pem, or --insecure where the server was started so.",
+            code="missing-option",
+            option="--authority",
+        )
+    app_config(folder, set_ or ())  # what is wrong with it is better told here than on the server
+    write_connection(link.home, link.superlink, link.authority)
+    own: dict[str, Any] = {"settings": "; ".join(set_)} if set_ else {}
+    own |= {"folder": str(run_folder)} if run_folder else {}
+    follow_run(link.home, start_run(link.home, folder, {**own, **values}))
 
 
 @app.command()
@@ -212,7 +264,7 @@ def demo(
 ) -> None:
     """A server and six nodes on this machine: an atlas, a training, a late joiner, and what each party sent."""
     with friendly():
-        _need_flower()
+        need_flower()
         from fedatlas.flower.deploy.demo import run_deploy_demo, traffic_rows
 
         run = run_deploy_demo(folder, rounds=rounds, say=say)
@@ -220,15 +272,8 @@ def demo(
         say(f"run: {run.folder}\nreport: {run.report()}")
 
 
-def _need_flower() -> None:
-    try:
-        import flwr  # noqa: F401
-    except ImportError:
-        raise UsageError(
-            "Flower is not installed; install it with pip install 'fedatlas[flower]'.",
-            code="extra-missing",
-            got="flower",
-        ) from None
+app.command(name="policy")(policy)
+app.command(name="audit")(audit)
 
 
 def _keys(folder: Path | None, insecure: bool) -> KeyFolder | None:

@@ -1,9 +1,10 @@
-"""``fedatlas map``: an atlas of the clients, and its pictures."""
+"""``fedatlas map``: an atlas of the clients, and the page that shows it."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +22,7 @@ from fedatlas.cli.options import (
     WorkersOption,
     sections,
 )
+from fedatlas.cli.pages import OpenOption, ShareOption, publish, written_options
 from fedatlas.cli.terminal import check_file, friendly, print_lines, remark, say
 from fedatlas.config.schema import SETTINGS
 from fedatlas.errors import UsageError, unknown_name
@@ -55,6 +57,10 @@ def map_(
         str,
         typer.Option("--encoder", help="What turns examples into embeddings: one of `fedatlas list encoders`."),
     ] = USUAL.encoder,
+    encoder_path: Annotated[
+        Path | None,
+        typer.Option("--encoder-path", help="With --encoder precomputed: the file of vectors, .npz or .safetensors."),
+    ] = None,
     strategy: Annotated[
         str,
         typer.Option("--strategy", help="How the index network is trained: global (at the server) or federated."),
@@ -64,17 +70,20 @@ def map_(
     ] = USUAL.epochs,
     device: DeviceOption = MACHINE.device,
     workers: WorkersOption = MACHINE.workers,
-    to: Annotated[Path, typer.Option("--to", help="The file of the atlas; its pictures go beside it.")] = Path(
+    to: Annotated[Path, typer.Option("--to", help="The file of the atlas; its page goes beside it.")] = Path(
         "atlas.safetensors"
     ),
+    open_: OpenOption = False,
+    share: ShareOption = False,
 ) -> None:
-    """Give every client a vector that says what its data look like; save them as an atlas and draw it."""
+    """Give every client a vector that says what its data look like; save them as an atlas and write its page."""
     with friendly():
         if source not in SOURCES.entries:
             raise unknown_name(SOURCES.kind, source, SOURCES)
         if encoder not in ENCODERS.entries:
             raise unknown_name(ENCODERS.kind, encoder, ENCODERS)
         check_file("--to", to, "atlas.safetensors")
+        chosen = _encoder_options(encoder, encoder_path)
         others = {"--config": config, "--set": set_, "--data": data, "--data-folder": data_folder, "--seed": seed}
         if run is not None:
             _check_alone(run, [name for name, value in others.items() if value is not None])
@@ -90,17 +99,21 @@ def map_(
 
         check_device(device)
         if run is not None:
+            about: dict[str, Any] = {"runs": (Run(run),)}
             atlas = run_atlas(Run(run))
             left = "the client's vector: what it keeps of its own in the run, which stays home otherwise"
         else:
             left = "; ".join(words(atlas_disclosures(source, strategy)))
             federation = settings.federation()
+            given = written_options(others) or f"--data {shlex.quote(federation.name)}"
+            about = {"federation": federation, "given": given, "config": settings.to_toml()}
             for line in federation.remarks:
                 remark(line)
             atlas = make_atlas(
                 federation,
                 source=source,
                 encoder=encoder,
+                encoder_options=chosen or None,
                 strategy=strategy,
                 epochs=epochs,
                 seed=settings.seeds().model,
@@ -108,9 +121,29 @@ def map_(
                 workers=workers,
             )
         atlas.save(to)
-        drawn = _draw(atlas, to)
         _print_neighbours(atlas)
-        say(f"what left each client: {left}\natlas: {to}\npictures: {', '.join(map(str, drawn))}")
+        say(f"what left each client: {left}\natlas: {to}")
+        publish(to.with_suffix(".html"), open_=open_, share=share, atlas=atlas, **about)
+
+
+def _encoder_options(encoder: str, path: Path | None) -> dict[str, Path]:
+    """Return the options of an encoder; raise an error before any data are read if its file is missing."""
+    takes_path = "path" in ENCODERS.entries[encoder].parameters
+    if takes_path != (path is not None):
+        raise UsageError(
+            f"--encoder {encoder} reads its vectors from a file: give --encoder-path FILE."
+            if takes_path
+            else f"--encoder-path is the file of --encoder precomputed; --encoder {encoder} has none.",
+            code="settings-conflict",
+            got=encoder,
+        )
+    if path is not None and not path.is_file():
+        raise UsageError(
+            f"{path}: there is no such file of precomputed embeddings. Check the path.",
+            code="file-missing",
+            path=str(path),
+        )
+    return {} if path is None else {"path": path}
 
 
 def _check_alone(run: Path, others: list[str]) -> None:
@@ -121,16 +154,6 @@ def _check_alone(run: Path, others: list[str]) -> None:
             got=others,
         )
     check_run(run)
-
-
-def _draw(atlas: Atlas, to: Path) -> list[Path]:
-    from fedatlas.report.atlas_pictures import map_picture, save_picture, similarity_picture
-
-    drawn: list[Path] = []
-    for title, picture in {"similarity": similarity_picture(atlas), "map": map_picture(atlas)}.items():
-        drawn.append(to.with_name(f"{to.stem}-{title}.png"))
-        save_picture(picture, drawn[-1])
-    return drawn
 
 
 def _print_neighbours(atlas: Atlas) -> None:

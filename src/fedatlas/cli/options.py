@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedatlas.algorithms.user_function import allow_code
 from fedatlas.config.schema import SETTINGS
 from fedatlas.training.settings import Machine
 
@@ -31,6 +32,22 @@ def machine_option(name: str, *names: str) -> Any:
     return typer.Option(*names, help=sentence(_MACHINE_HELP[name]))
 
 
+def _allowed_by_typing(given: Any) -> Any:
+    """Allow the functions among names that the user typed: who types a name on this machine trusts it."""
+    for name in [given] if isinstance(given, str) else given or ():
+        if ":" in name:
+            allow_code(name)
+    return given
+
+
+AllowCodeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-code",
+        callback=_allowed_by_typing,
+        help="Code of yours that a config or a run may name: FILE.py:RECIPE or MODULE:RECIPE; may be given many times.",
+    ),
+]
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="A TOML file of settings; the other options change them.")
 ]
@@ -45,8 +62,13 @@ AlgorithmOption = Annotated[
     typer.Option(
         "--algorithm",
         "-a",
+        callback=_allowed_by_typing,
         help=f"One of `fedatlas list algorithms`, or FILE.py:RECIPE; default {SETTINGS['algorithm.name'].default}.",
     ),
+]
+AlgorithmsArgument = Annotated[
+    list[str],
+    typer.Argument(callback=_allowed_by_typing, help="Names, as `fedatlas list algorithms` has them, or `all`."),
 ]
 DataOption = Annotated[
     str | None,
@@ -82,6 +104,10 @@ UseOption = Annotated[
 ]
 GroupsOption = Annotated[str | None, setting_option("sharing.groups", "--groups", more=", with --use group")]
 LevelOption = Annotated[str | None, setting_option("sharing.level", "--level", more=": all, head or norms")]
+LogOption = Annotated[
+    list[str] | None,
+    typer.Option("--log", help="Also log each round: csv, tensorboard, wandb or mlflow; may be given many times."),
+]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
 

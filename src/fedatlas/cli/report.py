@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedatlas.cli.pages import OpenOption, ShareOption, publish
 from fedatlas.cli.terminal import check_file, friendly, print_rows, say
 from fedatlas.runs.schema import RESOLVED, check_run
 
@@ -21,6 +22,8 @@ def report(
     to: Annotated[
         Path | None, typer.Option("--to", help="The HTML file; default report.html in the first folder.")
     ] = None,
+    open_: OpenOption = False,
+    share: ShareOption = False,
 ) -> None:
     """Write one HTML page about a run, or comparing several."""
     with friendly():
@@ -29,19 +32,18 @@ def report(
                 check_run(folder)
         page = to or runs[0] / "report.html"
 
-        from fedatlas.report import write_report
         from fedatlas.runs.run import find_runs
 
         found = [run for folder in runs for run in find_runs(folder)]
         check_file("--to", page, "report.html")
         print_results(found)
-        say(f"report: {write_report(found, page)}")
+        publish(page, open_=open_, share=share, title="report", runs=found)
 
 
 def print_results(runs: list[Run]) -> None:
     """Print one table of runs, one row an algorithm, and a note where rows are over different clients."""
-    from fedatlas.report import results_table, split_note
+    from fedatlas.report import results_table, split_note, table_note
 
-    print_rows(results_table(runs), "accuracies in percent")
+    print_rows(results_table(runs), table_note(runs))
     if note := split_note(runs):
         say(note)

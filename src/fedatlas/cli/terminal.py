@@ -29,6 +29,14 @@ def friendly(status: int = 2) -> Iterator[None]:
     except FedatlasError as error:
         print_error("error:", error)
         raise typer.Exit(status) from None
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)):
+            raise
+        what = "there is not enough memory. A run that was going on can be resumed from its last checkpoint"
+        print_error(
+            "error:", f"{what}: use fewer workers, smaller batches or a smaller model ({type(error).__name__})."
+        )
+        raise typer.Exit(status) from None
 
 
 def say(text: str, *, bold: bool = False) -> None:
@@ -78,14 +86,38 @@ def print_rows(rows: list[dict[str, str]], caption: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", caption=caption)
-    table.caption_justify = "left"
-    for i, title in enumerate(rows[0]):
-        table.add_column(title.replace("_", " "), justify="left" if i == 0 else "right")
-    for row in rows:
-        table.add_row(*row.values())
     # Nothing that is printed is markup: a path or a name may have square brackets or colons in it.
-    Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, emoji=False).print(table)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, emoji=False)
+    blocks = fitted(rows, console.width)
+    for number, block in enumerate(blocks):
+        said = caption if number == len(blocks) - 1 else None
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", caption=said)
+        table.caption_justify = "left"
+        for i, title in enumerate(block[0]):
+            table.add_column(title.replace("_", " "), justify="left" if i == 0 else "right")
+        for row in block:
+            table.add_row(*row.values())
+        console.print(table)
+
+
+def fitted(rows: list[dict[str, str]], width: int) -> list[list[dict[str, str]]]:
+    """Return rows that are as wide as the terminal: one line a figure for a single row, else in blocks of columns.
+
+    >>> fitted([{"name": "a", "x": "1", "y": "2"}], 8)
+    [[{'name': 'x', 'a': '1'}, {'name': 'y', 'a': '2'}]]
+    """
+    name, *others = rows[0]
+    widths = {title: max(len(title), *(len(row[title]) for row in rows)) + 1 for title in rows[0]}
+    if sum(widths.values()) <= width:
+        return [rows]
+    if len(rows) == 1:
+        return [[{name: title.replace("_", " "), rows[0][name]: rows[0][title]} for title in others]]
+    blocks: list[list[str]] = [[]]
+    for title in others:
+        if blocks[-1] and widths[name] + sum(widths[own] for own in (*blocks[-1], title)) > width:
+            blocks.append([])
+        blocks[-1].append(title)
+    return [[{own: row[own] for own in (name, *block)} for row in rows] for block in blocks]
 
 
 def print_lines(title: str, lines: Mapping[str, str], note: str | None = None) -> None:

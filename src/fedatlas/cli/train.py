@@ -11,6 +11,7 @@ from fedatlas.cli.checks import default_folder, read_config
 from fedatlas.cli.options import (
     MACHINE,
     AlgorithmOption,
+    AllowCodeOption,
     AtlasOption,
     ConfigOption,
     DataFolderOption,
@@ -19,6 +20,7 @@ from fedatlas.cli.options import (
     EngineOption,
     GroupsOption,
     LevelOption,
+    LogOption,
     ModelOption,
     OverwriteOption,
     ProfileOption,
@@ -30,6 +32,7 @@ from fedatlas.cli.options import (
     WorkersOption,
     sections,
 )
+from fedatlas.cli.pages import OpenOption, publish
 from fedatlas.cli.report import print_results
 from fedatlas.cli.terminal import friendly, print_rows, remark, say
 from fedatlas.errors import UsageError
@@ -66,6 +69,9 @@ def train(
     resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
     profile: ProfileOption = MACHINE.profile,
+    log: LogOption = None,
+    allow_code: AllowCodeOption = None,
+    open_: OpenOption = False,
 ) -> None:
     """Train one algorithm and keep the run in a folder."""
     with friendly():
@@ -75,18 +81,22 @@ def train(
             config = folder / "config.toml"
         settings = read_config(config, set_, **given, **_atlas_sections(atlas, use, groups, level))
         where = folder or default_folder(settings)
+        settings.check_code()
         settings.check()
 
-        from fedatlas.cli.train_config import train_config
+        from fedatlas.cli.train_config import make_loggers, train_config
         from fedatlas.runs.writer import check_folder
 
         if resume and not check_folder(where, resume=resume, overwrite=overwrite):
             remark(f"{where} holds no run yet: a new one begins.")
-        run = train_config(settings, where, machine=machine, resume=resume, overwrite=overwrite)
+        run = train_config(
+            settings, where, machine=machine, resume=resume, overwrite=overwrite, callbacks=make_loggers(log or [])
+        )
         print_results([run])
         if profile:
             _print_profile(run)
-        say(f"run: {run.folder}\nreport: {run.report()}")
+        say(f"run: {run.folder}")
+        publish(run.folder / "report.html", open_=open_, title="report", runs=[run])
 
 
 def _print_profile(run: Run) -> None:

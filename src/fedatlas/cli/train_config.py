@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ import typer
 from fedatlas.atlas.sources import kept_atlas, make_atlas
 from fedatlas.cli.terminal import remark
 from fedatlas.client.model import Workbench
+from fedatlas.config.checks import named_code
 from fedatlas.config.config import Config
 from fedatlas.data.federation import Federation
-from fedatlas.errors import UsageError
+from fedatlas.errors import UsageError, unknown_name
 from fedatlas.runs.checkpoint import CheckpointStore
 from fedatlas.runs.run import ATLAS, NEW_ATLAS, Run
 from fedatlas.runs.writer import RunFolder, check_folder, check_rounds
+from fedatlas.training.callbacks import LOGGERS, PACKAGES, Callback, need
 from fedatlas.training.model import make_model
 from fedatlas.training.progress import make_progress
 from fedatlas.training.settings import Machine
@@ -35,6 +37,7 @@ def train_config(
     resume: bool = False,
     overwrite: bool = False,
     show: bool | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train what a config says, and say how to resume when it is interrupted."""
     check_device(machine.device)
@@ -57,9 +60,11 @@ def train_config(
             config.run_settings(federation.data, machine),
             RunFolder(folder=folder, resume=resume, overwrite=overwrite, config=config.to_toml()),
             progress=make_progress(show, algorithm.name, rounds),
+            callbacks=callbacks,
         )
     except KeyboardInterrupt:
-        remark(f"\nStopped; finished rounds are kept. Go on with: fedatlas train --folder {folder} --resume")
+        allowed = "".join(f" --allow-code {name}" for name in named_code(config.values).values())
+        remark(f"\nStopped; finished rounds are kept. Go on with: fedatlas train --folder {folder} --resume{allowed}")
         raise typer.Exit(130) from None
     finally:
         if taken:
@@ -67,6 +72,16 @@ def train_config(
     if played == rounds and show is not False:
         remark(f"{folder} already had all {rounds} rounds: nothing was left to do.")
     return run
+
+
+def make_loggers(names: Sequence[str]) -> list[Callback]:
+    """Return loggers by name, each once; raise an error if a package is missing, before any data are read."""
+    for name in names:
+        if name not in LOGGERS:
+            raise unknown_name(LOGGERS.kind, name, LOGGERS)
+        if name in PACKAGES:
+            need(*PACKAGES[name])
+    return [LOGGERS[name]() for name in dict.fromkeys(names)]
 
 
 def _federation(config: Config) -> Federation:

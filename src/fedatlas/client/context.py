@@ -14,6 +14,7 @@ from torch.func import functional_call
 from fedatlas.client.data import ResidentData
 from fedatlas.client.model import PERSONAL, Network, Workbench
 from fedatlas.client.work import LocalWork, Precision
+from fedatlas.data.task import CLASSIFICATION, Task
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.tensor_math import copies
 from fedatlas.parts.types import Assignment, Batch, Memory, Output, Tensors
@@ -49,6 +50,8 @@ class LocalContext:
     """The compiled model; None if it is not compiled."""
     relative_rates: Mapping[str, float] = field(default_factory=dict)
     """Factors of ``lr`` by parameter, where a factor is not 1."""
+    task: Task = CLASSIFICATION
+    """What is to be predicted."""
 
     def forward(self, parameters: Tensors, inputs: Tensor) -> Output:
         """Return the model's output with other parameters; running statistics stay as they are."""
@@ -69,12 +72,16 @@ class LocalContext:
 
     @torch.no_grad()
     def received_loss(self) -> Tensor:
-        """Return the mean cross-entropy of the model as it is on the client's training data, in evaluation mode."""
+        """Return the mean loss of the model as it is on the client's training data, in evaluation mode."""
         mode = self.model.training
         self.model.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.data.labels.device)
         for batch in self.passes():
-            total += F.cross_entropy(self.model(batch.inputs)[1], batch.labels, reduction="sum").double()
+            outputs = self.model(batch.inputs)[1]
+            if self.task.has_classes:
+                total += F.cross_entropy(outputs, batch.labels, reduction="sum").double()
+            else:
+                total += self.task.losses(outputs, batch.labels).sum().double()
         self.model.train(mode)
         return (total / self.data.num_examples).float()
 
@@ -136,6 +143,7 @@ def build_local(
         eager=bench.eager,
         compiled=bench.compiled,
         relative_rates=bench.relative_rates,
+        task=data.task,
     )
 
 

@@ -25,6 +25,7 @@ class ResidentData:
         if train is not None:
             self.client = replace(self.client, train=train)
         self.inputs, self.labels = federation.data.inputs, federation.data.labels
+        self.task = federation.data.task
 
     @property
     def name(self) -> str:
@@ -49,8 +50,8 @@ class ResidentData:
     @cached_property
     def label_counts(self) -> Tensor:
         """How many training examples of each class the client has, float32."""
-        labels = self.labels[self.client.train].cpu()
-        return torch.bincount(labels, minlength=self.federation.num_classes).float().to(self.labels.device)
+        counts = self.task.counts(self.labels[self.client.train].cpu(), self.federation.num_classes)
+        return counts.to(self.labels.device)
 
     def batch(self, indices: Tensor, rng: torch.Generator | None, augment: Transform | None = None) -> Batch:
         """Return examples ready for the model: images scaled, changed by the client's transform and normalised."""

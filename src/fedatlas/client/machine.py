@@ -1,7 +1,6 @@
-"""The memory of this machine and process: how much there is, and keeping memory that was freed."""
+"""The memory of this process: keeping memory that was freed."""
 
 import ctypes
-import os
 import platform
 from functools import cache
 
@@ -9,14 +8,6 @@ import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _LARGEST = 2**30
-
-
-def physical_memory() -> int:
-    """Return how many bytes of RAM the machine has; eight gigabytes if the system does not report it."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 8 * 10**9
 
 
 def keep_freed_memory(device: torch.device) -> bool:

@@ -19,12 +19,13 @@ from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import relative_rates
 from fedatlas.parts.split import floating_buffers
 from fedatlas.parts.tensor_math import copies
-from fedatlas.parts.types import InitialModel, Memory, Tensors
+from fedatlas.parts.types import GROUP, RIVAL, Branch, InitialModel, Memory, Tensors
 
 PERSONAL, OPTIMIZER = "personal", "optimizer"
 """The names in a client's memory of its personal parameters and of its optimizer's state."""
-BRANCH = "branch/"
-"""What names begin with in the part of a client's memory that belongs to its group's model."""
+TRIED = f"{RIVAL}/"
+BRANCHES = (f"{GROUP}/", TRIED)
+"""What names begin with in the parts of a client's memory that belong to its group's model and to a trial."""
 Network = Callable[[Tensor], tuple[Tensor, Tensor]]
 """A function from inputs to features and logits."""
 
@@ -45,6 +46,8 @@ class Workbench:
         self.personal = (split.personal_parameters(model) | split.personal_buffers(model)) & (
             self.parameters.keys() | self.buffers.keys()
         )
+        for term in algorithm.objective:
+            term.check_model(model, self.personal)
         everything = {**self.parameters, **self.buffers}
         self.grouped = (algorithm.sharing.grouped_names(model) & everything.keys()) - self.personal
         """The names of the shared parameters and buffers that each group of clients has for itself."""
@@ -92,18 +95,25 @@ class Workbench:
                 counter.copy_(initial)
 
 
-def branch_of(memory: Memory, branch: bool) -> Memory:
-    """Return a client's memory for its group's model (``branch``) or for the common one; the first begins as a copy."""
-    own = {key.removeprefix(BRANCH): value for key, value in memory.items() if key.startswith(BRANCH)}
-    if branch and own:
-        return own
-    return {key: value for key, value in memory.items() if not key.startswith(BRANCH)} if own else memory
+def branch_of(memory: Memory, branch: Branch) -> Memory:
+    """Return a client's memory for the common model or for another; that for another begins as a copy."""
+    start = f"{branch}/"
+    own = {key.removeprefix(start): value for key, value in memory.items() if branch and key.startswith(start)}
+    if own or not any(key.startswith(BRANCHES) for key in memory):
+        return own or memory
+    return {key: value for key, value in memory.items() if not key.startswith(BRANCHES)}
 
 
-def with_branch(memory: Memory, new: Memory, branch: bool) -> Memory:
-    """Return a client's whole memory after it trained its group's model (``branch``) or the common one."""
-    other = {key: value for key, value in memory.items() if key.startswith(BRANCH) != branch}
-    return {**other, **({BRANCH + key: value for key, value in new.items()} if branch else new)}
+def with_branch(memory: Memory, new: Memory, branch: Branch, *, forgets: bool = False) -> Memory:
+    """Return a client's whole memory after it trained with one of its memories; ``forgets`` drops that of a trial."""
+    start = f"{branch}/" if branch else ""
+    before = {
+        key: value
+        for key, value in memory.items()
+        if (not key.startswith(start) if branch else key.startswith(BRANCHES))
+        and not (forgets and key.startswith(TRIED))
+    }
+    return {**before, **{start + key: value for key, value in new.items()}}
 
 
 def skips_single_examples(model: nn.Module) -> bool:

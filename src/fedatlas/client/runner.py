@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Literal, Protocol, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedatlas.client.channels_last import prefers_channels_last
@@ -21,7 +20,7 @@ from fedatlas.client.training import ClientTraining, train_client
 from fedatlas.client.work import LocalWork
 from fedatlas.data.federation import Federation
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.metric import Metric
+from fedatlas.parts.metric import Metric, always
 from fedatlas.parts.tensor_math import add
 from fedatlas.parts.types import Assignment, ClientScore, Memory, Tensors, Upload
 from fedatlas.seeds import generator
@@ -56,7 +55,8 @@ class Driver(Protocol):
 class ClientRunner:
     """Runs one client at a time on one model object; every worker process has its own.
 
-    ``timed`` clients measure the seconds of each stage; every step then runs as in the plain loop.
+    ``timed`` clients measure the seconds of each stage; every step then runs as in the plain loop. ``metrics`` are
+    those beside the ones of every evaluation; with ``intervals`` each value comes with one.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class ClientRunner:
         *,
         timed: bool = False,
         metrics: Sequence[Metric] = (),
+        intervals: bool = False,
     ) -> None:
         self.algorithm, self.federation, self.work, self.seed = algorithm, federation, work, seed
         keep_freed_memory(federation.data.inputs.device)
@@ -80,7 +81,8 @@ class ClientRunner:
         halve = work.precision == "bfloat16" and federation.data.inputs.is_cuda
         self.bench = Workbench(model, algorithm, compile=work.compile, halve=halve)
         self._data: dict[tuple[int, Part], ResidentData] = {}
-        self.timed, self.metrics = timed, tuple(metrics)
+        self.timed, self.intervals = timed, intervals
+        self.metrics = (*always(federation.data.task), *metrics)
         self.driver: Driver | None = None
         """What takes clients through their steps; None is the plain loop."""
         self._reported_refusals = False
@@ -164,7 +166,8 @@ class ClientRunner:
         rng = generator(self.seed, "evaluation", data.name, device=data.labels.device)
         size = EVALUATION_BATCH[data.labels.device.type]
         scores = [self._score(data, indices, rng) for indices in data.client.test.split(size)]
-        return client_score(client, self.metrics, [torch.cat(rows) for rows in zip(*scores, strict=True)])
+        rows = [torch.cat(own) for own in zip(*scores, strict=True)]
+        return client_score(client, self.metrics, rows, self.intervals)
 
     def example_losses(
         self, shared: Tensors, buffers: Tensors, personal: Tensors, client: int, held_back: bool
@@ -184,7 +187,7 @@ class ClientRunner:
         for indices in data.client.train.split(EVALUATION_BATCH[data.labels.device.type]):
             batch = data.batch(indices, rng)
             _, logits = self.bench.model(batch.inputs)
-            found.append(F.cross_entropy(logits.float(), batch.labels, reduction="none").double())
+            found.append(data.task.losses(logits.float(), batch.labels).double())
         return torch.cat(found)
 
     def _score(self, data: ResidentData, indices: Tensor, rng: torch.Generator | None) -> list[Tensor]:

@@ -10,27 +10,30 @@ from torch import Tensor
 
 from fedatlas.client.model import PERSONAL
 from fedatlas.data.federation import Federation
-from fedatlas.parts.metric import ALWAYS, Loss, Metric
-from fedatlas.parts.types import ClientLosses, ClientScore, Memory, Tensors
-
-LOSS = Loss()
+from fedatlas.parts.metric import MeanMetric, Metric
+from fedatlas.parts.types import ClientLosses, ClientScore, Memory, Tensors, Value
 
 
-def example_rows(metrics: Sequence[Metric], logits: Tensor, labels: Tensor) -> list[Tensor]:
-    """Return what accuracy, loss and further metrics need of each example."""
-    return [metric.rows(logits, labels) for metric in (*ALWAYS, *metrics)]
+def example_rows(metrics: Sequence[Metric], outputs: Tensor, targets: Tensor) -> list[Tensor]:
+    """Return what each metric needs of each example."""
+    return [metric.rows(outputs, targets) for metric in metrics]
 
 
-def client_score(client: int, metrics: Sequence[Metric], rows: Sequence[Tensor]) -> ClientScore:
+def client_score(
+    client: int, metrics: Sequence[Metric], rows: Sequence[Tensor], intervals: bool = False
+) -> ClientScore:
     """Return a client's score from the rows of its examples."""
-    correct, losses, *others = rows
     return ClientScore(
         client=client,
-        num_examples=len(correct),
-        num_correct=int(correct.sum()),
-        loss=LOSS.value(losses),
-        others={metric.name: metric.value(own) for metric, own in zip(metrics, others, strict=True)},
+        num_examples=len(rows[0]),
+        values={metric.name: metric.value(own) for metric, own in zip(metrics, rows, strict=True)},
+        intervals=_intervals(metrics, rows) if intervals else {},
     )
+
+
+def _intervals(metrics: Sequence[Metric], rows: Sequence[Tensor]) -> dict[str, tuple[float, float]]:
+    found = {metric.name: metric.interval(own) for metric, own in zip(metrics, rows, strict=True)}
+    return {name: interval for name, interval in found.items() if interval is not None}
 
 
 class TestParts:
@@ -53,23 +56,28 @@ class TestParts:
         self.examples, self._places = torch.cat(different).unique(return_inverse=True)
         self._sizes = [len(part) for part in different]
 
-    def scores(self, metrics: Sequence[Metric], rows: Sequence[Tensor]) -> list[ClientScore]:
+    def scores(self, metrics: Sequence[Metric], rows: Sequence[Tensor], intervals: bool = False) -> list[ClientScore]:
         """Return the clients' scores, given the rows of ``examples``."""
-        correct, losses, *others = rows
-        starts = np.concatenate([[0], np.cumsum(self._sizes)[:-1]])
-        right = np.add.reduceat(correct[self._places].cpu().numpy().astype(np.int64), starts)
-        loss = np.add.reduceat(losses[self._places].cpu().double().numpy(), starts) / np.asarray(self._sizes)
-        parts = self._places.split(self._sizes) if others else ()
-        more = [
-            {metric.name: metric.value(own[part]) for metric, own in zip(metrics, others, strict=True)}
-            for part in parts
-        ] or [{} for _ in self._sizes]
-        found = list(zip(self._sizes, right.tolist(), loss.tolist(), more, strict=True))
-        scores = ((client, *found[number]) for client, number in zip(self.clients, self._numbers, strict=True))
+        values = [self._values(metric, own) for metric, own in zip(metrics, rows, strict=True)]
+        names = [metric.name for metric in metrics]
+        parts = self._places.split(self._sizes) if intervals else ()
+        spans = [_intervals(metrics, [own[part] for own in rows]) for part in parts] or [{} for _ in self._sizes]
+        found = [dict(zip(names, own, strict=True)) for own in zip(*values, strict=True)]
         return [
-            ClientScore(client=client, num_examples=size, num_correct=count, loss=mean, others=others)
-            for client, size, count, mean, others in scores
+            ClientScore(client=client, num_examples=self._sizes[i], values=found[i], intervals=spans[i])
+            for client, i in zip(self.clients, self._numbers, strict=True)
         ]
+
+    def _values(self, metric: Metric, rows: Tensor) -> list[Value]:
+        """Return a metric's value for each of the different parts."""
+        own = rows[self._places]
+        if not isinstance(metric, MeanMetric):
+            return [metric.value(part) for part in own.split(self._sizes)]
+        # Means of all parts in one pass: there may be thousands of clients.
+        starts = np.concatenate([[0], np.cumsum(self._sizes)[:-1]])
+        numbers = own.cpu().numpy().astype(np.int64) if own.dtype == torch.bool else own.cpu().double().numpy()
+        means: list[Value] = (np.add.reduceat(numbers, starts) / np.asarray(self._sizes)).tolist()
+        return means
 
 
 def mean_personal(memory: Mapping[int, Memory]) -> Tensors:

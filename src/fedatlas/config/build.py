@@ -18,11 +18,10 @@ from fedatlas.data.loading.arrays import rescale
 from fedatlas.data.loading.catalogue import is_named
 from fedatlas.data.loading.load import load_dataset
 from fedatlas.data.partitions.basic import Partition
-from fedatlas.data.partitions.federate import federate
+from fedatlas.data.partitions.federate import federate, usual_partition, usual_test
 from fedatlas.data.partitions.registry import PARTITIONS
 from fedatlas.data.transforms import Augment
 from fedatlas.errors import DataError, UsageError, unknown_name
-from fedatlas.models.registry import USUAL_MODELS
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import LocalOptimizer
 from fedatlas.parts.registry import OPTIMIZERS
@@ -75,6 +74,7 @@ def build_federation(data: Values, dataset: Dataset, seed: int) -> Federation:
         test=_test(data, dataset, named),
         test_fraction=data["test_fraction"],
         held_out=data["held_out"],
+        leave_out=data["leave_out"] or (),
         seed=seed,
     )
     return federation if data["folds"] is None else federation.fold(data["fold"], data["folds"], seed)
@@ -95,8 +95,7 @@ def _test(data: Values, dataset: Dataset, named: bool) -> str:
     if data["test"] is not None:
         return str(data["test"])
     # Folds are cut from all of a client's examples, so they need its own and no other client's.
-    kept = dataset.is_test is not None and bool(dataset.is_test.any()) and data["folds"] is None
-    return "all" if kept and not named else "client"
+    return "client" if data["folds"] is not None else usual_test(dataset, own=not named)
 
 
 def build_partition(settings: Values | str | None, data: Dataset, *, own: bool = False) -> Partition:
@@ -105,13 +104,7 @@ def build_partition(settings: Values | str | None, data: Dataset, *, own: bool =
     ``own`` data come from a user's file or folder: nothing is known of them that would call for imbalance.
     """
     if settings is None:
-        if data.owner is not None:
-            settings = {"name": "natural-id"}
-        elif data.domain is not None:
-            settings = {"name": "by-domain"} if own else {"name": "domain-imbalance", "factor": 5}
-        else:
-            count = max(2, min(10, len(data) // 40))
-            settings = {"name": "dirichlet", "num_clients": count, "alpha": 0.5, "min_samples": 4}
+        return usual_partition(data, own=own)
     options = {"name": settings} if isinstance(settings, str) else dict(settings)
     name = options.pop("name")
     return make_checked(PARTITIONS[name], f"option of {name}", options)  # type: ignore[no-any-return]
@@ -122,9 +115,7 @@ def build_configured_algorithm(values: Values, atlas: Atlas | None, *, of_client
 
     One that is ``of_client`` does not say who shares a model.
     """
-    chosen = values["algorithm"]
-    own = values["algorithms"].get(chosen["name"], {})
-    algorithm = build_algorithm(**{**own, **chosen, "name": own.get("name", chosen["name"])})
+    algorithm = _base_algorithm(values)
     if values["optimizer"] != {"name": SETTINGS["optimizer.name"].default}:
         algorithm = algorithm.with_optimizer(build_optimizer(**values["optimizer"]))
     buffers, equal = values["training"]["buffers"], values["training"]["equal_weights"]
@@ -134,29 +125,42 @@ def build_configured_algorithm(values: Values, atlas: Atlas | None, *, of_client
     return replace(algorithm, sharing=One()) if of_client else algorithm
 
 
+def _base_algorithm(values: Values) -> Algorithm:
+    """Return the algorithm that ``[algorithm]`` names, without what other sections change of it."""
+    chosen = values["algorithm"]
+    own = values["algorithms"].get(chosen["name"], {})
+    return build_algorithm(**{**own, **chosen, "name": own.get("name", chosen["name"])})
+
+
 def build_optimizer(name: str, **options: Any) -> LocalOptimizer:
     """Return a local optimizer by name."""
     return make_checked(OPTIMIZERS[name], f"option of {name}", options)  # type: ignore[no-any-return]
 
 
-def atlas_to_make(section: Values) -> Values | None:
+def atlas_to_make(values: Values) -> Values | None:
     """Return how to make the atlas of a run; None where a file holds it, or none is used."""
-    if section["make"] is None and section["file"] is None and GROUP in section["use"]:
+    section = values["atlas"]
+    if section["make"] is None and section["file"] is None and GROUP in section["use"] and not _has_members(values):
         return GROUPING_ATLAS
     return section["make"]  # type: ignore[no-any-return]
+
+
+def _has_members(values: Values) -> bool:
+    """Return whether the clients of groups are named, so that no atlas has to show them."""
+    return GROUP in values["atlas"]["use"] and values["sharing"]["members"] is not None
 
 
 def _with_atlas(algorithm: Algorithm, values: Values, made: Atlas | None, *, slots: tuple[str, ...]) -> Algorithm:
     """Return the algorithm with all uses of the atlas, but for those that change only these slots."""
     options = dict(values["atlas"])
-    make = atlas_to_make(options)
+    make = atlas_to_make(values)
     file, uses = options.pop("file"), options.pop("use")
     del options["make"]
     for use in uses:
         if use not in USES:
             raise unknown_name("use of an atlas", use, USES)
     _check_used(values, make)
-    if file is None and make is None:
+    if file is None and make is None and not _has_members(values):
         return algorithm
     if file is not None and make is not None:
         raise UsageError(
@@ -189,7 +193,7 @@ def _check_used(values: Values, make: Values | None) -> None:
             code="settings-conflict",
             got=f"sharing.{changed[0]}",
         )
-    if atlas["file"] is not None or make is not None:
+    if atlas["file"] is not None or make is not None or (_has_members(values) and list(atlas["use"]) == [GROUP]):
         return
     others = [key for key in atlas if key not in ("file", "make", "use") and atlas[key] is not None]
     unused = ["use"] if atlas["use"] != SETTINGS["atlas.use"].default else others
@@ -215,9 +219,9 @@ def build_augment(options: Values | None) -> Augment | None:
     return None if options is None else make_checked(Augment, "option of augment", dict(options))
 
 
-def choose_model(section: Values, data: Dataset | None) -> tuple[str, dict[str, Any]]:
-    """Return the model's name and options; where none is named, the usual one for the data, or for images."""
-    options = dict(section)
+def choose_model(values: Values, data: Dataset | None) -> tuple[str, dict[str, Any]]:
+    """Return the model's name and options; where none is named, the usual one for data (images) and algorithm."""
+    options = dict(values["model"])
     name = options.pop("name")
     if data is not None and data.kind == "tokens" and not data.vocabulary:
         raise DataError(
@@ -225,7 +229,9 @@ def choose_model(section: Values, data: Dataset | None) -> tuple[str, dict[str, 
             "are. Add an array vocabulary, one name for each token from 0 on; or give features as floats.",
             code="vocabulary-missing",
         )
-    name = str(name or USUAL_MODELS["image" if data is None else data.kind])
+    if not name:
+        name, own = _base_algorithm(values).usual_model("image" if data is None else data.kind)
+        options = {**own, **options}
     check_model({**options, "name": name})
     return name, options
 

@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any, get_type_hints
 
 from fedatlas.algorithms.registry import ALGORITHMS
+from fedatlas.algorithms.user_function import check_allowed
 from fedatlas.atlas.encoders.registry import ENCODERS
 from fedatlas.atlas.registry import SOURCES
 from fedatlas.atlas.settings import TABLES, AtlasSettings
@@ -18,7 +19,7 @@ from fedatlas.data.partitions.registry import PARTITIONS
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.models.registry import HUB_PREFIX, MODELS
 from fedatlas.parts.checks import check_options, check_value
-from fedatlas.parts.registry import OPTIMIZERS
+from fedatlas.parts.registry import METRICS, OPTIMIZERS
 from fedatlas.registry import Entry, Registry
 
 ATLAS_MAKE = [own.name for own in fields(AtlasSettings) if own.name != "seed"]
@@ -66,7 +67,32 @@ def check_names(values: Mapping[str, Any]) -> None:
     _check_option_names(*_named("optimizer", values["optimizer"], OPTIMIZERS))
     _check_partition(values["data"]["partition"])
     _check_model(values["model"])
+    for name in values["training"]["metrics"]:
+        if name not in METRICS:
+            raise unknown_name(METRICS.kind, name, METRICS)
     _check_atlas_make(values["atlas"]["make"] or {})
+
+
+def check_code(values: Mapping[str, Any]) -> None:
+    """Raise an error if the algorithm, or one that it builds on, is a function that nobody on this machine allowed."""
+    for where, name in named_code(values).items():
+        check_allowed(name, where)
+
+
+def named_code(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the functions that the algorithm's section names, by key."""
+    chosen = values["algorithm"]
+    own = values["algorithms"].get(chosen["name"], {})
+    found: dict[str, str] = {}
+    where = "algorithm"
+    options: Mapping[str, Any] = {**own, **chosen, "name": own.get("name", chosen["name"])}
+    while True:
+        if ":" in str(options.get("name")):
+            found[f"{where}.name"] = str(options["name"])
+        base = options.get("base")
+        if base is None:
+            return found
+        where, options = f"{where}.base", base if isinstance(base, Mapping) else {"name": base}
 
 
 def check_types(values: Mapping[str, Any]) -> None:

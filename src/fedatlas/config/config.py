@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedatlas.algorithms.registry import ALGORITHMS
 from fedatlas.client.work import LocalWork
-from fedatlas.config.checks import atlas_options, check_names, check_settings, check_types
+from fedatlas.config.checks import atlas_options, check_code, check_names, check_settings, check_types
 from fedatlas.config.schema import SECTIONS, defaults
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.models.registry import USUAL_MODELS
@@ -81,6 +81,10 @@ class Config:
         """Raise an error if an option is of the wrong type; this imports the things that options belong to."""
         check_types(self.values)
 
+    def check_code(self) -> None:
+        """Raise an error if the algorithm is a function of somebody's, and nobody on this machine allowed it."""
+        check_code(self.values)
+
     def dataset(self) -> Dataset:
         """Return the data set that is named."""
         from fedatlas.config.build import build_dataset
@@ -122,7 +126,7 @@ class Config:
         """Return how to make an atlas, as options of ``make_atlas``; None where none is to be made."""
         from fedatlas.config.build import atlas_to_make, build_atlas_options
 
-        make = atlas_to_make(self.values["atlas"])
+        make = atlas_to_make(self.values)
         return None if make is None else build_atlas_options(make, self.seeds().model)
 
     def work(self) -> LocalWork:
@@ -143,10 +147,10 @@ class Config:
         return dataclasses.replace(Seeds.of(self.values["seed"]), **apart)
 
     def model(self, data: Dataset | None = None) -> tuple[str, dict[str, Any]]:
-        """Return the model's name and options; where none is named, the usual one for the data, or for images."""
+        """Return the model's name and options; where none is named, the usual one for data (images) and algorithm."""
         from fedatlas.config.build import choose_model
 
-        return choose_model(self.values["model"], data)
+        return choose_model(self.values, data)
 
     def run_settings(self, data: Dataset | None = None, machine: Machine | None = None) -> Settings:
         """Return a training's settings; ``data`` is as for ``model``, ``machine`` says where it runs.
@@ -206,14 +210,14 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read config {path}: {reason}.", code="file-unreadable", path=path) from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}.", code="file-invalid", path=path) from error
 
 
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError):
         return None if text.lower() in ("none", "null") else text
 
 

@@ -53,6 +53,9 @@ class DataSection:
     held_out: int | float | str | Sequence[str] = setting(
         0, "clients that never train: a number, a fraction, or names of clients or domains"
     )
+    leave_out: str | Sequence[str] | None = setting(
+        None, "clients that take no part at all: names of clients or domains"
+    )
     folds: int | None = setting(None, "parts for a cross-validation inside each client")
     fold: int = setting(0, "the part that is the test, of `folds`")
     text: str | None = setting(None, "of a table of texts: the column of the text")
@@ -109,9 +112,12 @@ class SharingSection:
     groups: int | Literal["auto"] = setting(
         "auto", "a number of groups, or auto: as many as the atlas shows, if they pay"
     )
+    members: Sequence[Sequence[str]] | None = setting(
+        None, "the clients of each group by name, without an atlas; all others make one more group"
+    )
     level: Literal["all", "head", "norms"] = setting("all", "the parameters that each group has for itself")
-    pilot: int = setting(5, "rounds of each kind in a trial of whether a group gains by leaving", least=1)
-    threshold: float = setting(3.0, "how large t must be in a trial for a group to leave")
+    pilot: int = setting(8, "rounds of the late trial of whether a group gains by leaving", least=1)
+    threshold: float = setting(1.3, "how large t must be in a trial for a group to leave")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +135,7 @@ class OptimizerSection:
 class TrainingTables:
     """The keys of ``[training]`` that a config writes in another form than Python, or that change the algorithm."""
 
+    metrics: Sequence[str] = setting([], TrainingPlan.__dataclass_fields__["metrics"].metadata["help"])
     augment: Mapping[str, Any] | None = setting(
         None, "a table: padding, flip, degrees, rotate, erase, erase_pixels of training images"
     )
@@ -152,6 +159,12 @@ class FlowerSection:
     )
     deadline: float = setting(600, "seconds for an answer")
     wait: float = setting(600, "seconds to wait for clients: before round 1, on a resume, or when too few are there")
+    most_weight: float | None = setting(
+        10.0, "a client counts at most as one that is so many times as large as each of the others; none is no limit"
+    )
+    most_change: float | None = setting(
+        100.0, "a change more times as long as the median one of its round is left out; none is no limit"
+    )
     insecure: bool = setting(False, "take nodes whose key is registered under no name")
     adapt: Mapping[str, Any] = setting({}, "a table: rounds, steps, lr, ... of a newcomer's tuning")
 

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from fedatlas.data.preparation import Preparation
 from fedatlas.data.table import Table
+from fedatlas.data.task import CLASSIFICATION, Task
 from fedatlas.errors import DataError, UsageError, unknown_name
 
-DTYPES = {"image": torch.uint8, "tokens": torch.int64, "features": torch.float32}
+DTYPES = {"image": torch.uint8, "tokens": torch.int64, "features": torch.float32, "array": torch.float32}
 """Of the inputs, by their kind."""
 
 
@@ -20,14 +21,15 @@ class Dataset:
     """Examples held once, as arrays.
 
     ``inputs`` is one of: uint8 images (N, channels, height, width); int64 tokens (N, length);
-    float32 features (N, width).
+    float32 features (N, width); float32 arrays of more axes, such as float images, signals and volumes.
     """
 
     name: str
     inputs: Tensor
     labels: Tensor
-    """int64 (N,), each in [0, len(classes))."""
+    """The targets. Of classification int64 (N,), each in [0, len(classes)); ``task`` says the form of others."""
     classes: tuple[str, ...]
+    """The names of the classes, labels or numbers that a model predicts."""
     domains: tuple[str, ...] = ()
     domain: Tensor | None = None
     """int64 (N,), an index into ``domains``."""
@@ -47,13 +49,15 @@ class Dataset:
     """How the inputs were made from ``table``."""
     remarks: tuple[str, ...] = ()
     """What was found where the data came from, a line each."""
+    task: Task = CLASSIFICATION
+    """What is to be predicted."""
 
     def __post_init__(self) -> None:
-        check_examples(self.name, self.inputs, self.labels, len(self.classes))
+        check_examples(self.name, self.inputs, self.labels, len(self.classes), self.task)
         for title, values, names in (("domain", self.domain, self.domains), ("owner", self.owner, self.owners)):
             if values is None:
                 continue
-            if values.shape != self.labels.shape:
+            if values.shape != self.labels.shape[:1]:
                 raise DataError(
                     f"{self.name}: {len(values)} {title} entries for {len(self)} examples; give one each.",
                     code="wrong-count",
@@ -78,7 +82,7 @@ class Dataset:
                 got=len(self.table),
                 wanted=len(self),
             )
-        if self.is_test is not None and self.is_test.shape != self.labels.shape:
+        if self.is_test is not None and self.is_test.shape != self.labels.shape[:1]:
             raise DataError(
                 f"{self.name}: {len(self.is_test)} is_test entries for {len(self)} examples; give all one.",
                 code="wrong-count",
@@ -98,7 +102,7 @@ class Dataset:
 
     @property
     def kind(self) -> str:
-        """``image``, ``tokens`` or ``features``."""
+        """``image``, ``tokens``, ``features`` or ``array``."""
         return input_kind(self.inputs)
 
     def of_domains(self, names: Sequence[str]) -> "Dataset":
@@ -177,16 +181,18 @@ def first_few(names: Sequence[str]) -> str:
 
 
 def input_kind(inputs: Tensor) -> str:
-    """Return ``image``, ``tokens`` or ``features`` from the form of the inputs."""
+    """Return ``image``, ``tokens``, ``features`` or ``array`` from the form of the inputs."""
     if inputs.dtype == torch.uint8 and inputs.ndim == 4:
         return "image"
     if inputs.dtype == torch.int64 and inputs.ndim == 2:
         return "tokens"
     if inputs.dtype == torch.float32 and inputs.ndim == 2:
         return "features"
+    if inputs.dtype == torch.float32 and inputs.ndim > 2:
+        return "array"
     raise DataError(
-        "inputs must be uint8 images (N, channels, height, width), int64 tokens (N, length) or float32 features "
-        f"(N, width); got {inputs.dtype} of shape {tuple(inputs.shape)}.",
+        "inputs must be uint8 images (N, channels, height, width), int64 tokens (N, length), float32 features "
+        f"(N, width) or float32 arrays of more axes; got {inputs.dtype} of shape {tuple(inputs.shape)}.",
         code="wrong-shape",
         got=inputs.dtype,
         what="inputs",
@@ -194,17 +200,9 @@ def input_kind(inputs: Tensor) -> str:
     )
 
 
-def check_examples(name: str, inputs: Tensor, labels: Tensor, num_classes: int) -> None:
-    """Raise DataError if examples have a wrong form, NaN, or labels out of range."""
+def check_examples(name: str, inputs: Tensor, labels: Tensor, num_classes: int, task: Task = CLASSIFICATION) -> None:
+    """Raise DataError if examples have a wrong form, NaN, or targets that do not fit the task."""
     input_kind(inputs)
-    if labels.dtype != torch.int64 or labels.ndim != 1:
-        raise DataError(
-            f"{name}: labels must be int64 of shape (N,); got {labels.dtype} of {tuple(labels.shape)}.",
-            code="wrong-shape",
-            got=labels.dtype,
-            what="labels",
-            shape=tuple(labels.shape),
-        )
     if len(inputs) != len(labels):
         raise DataError(
             f"{name}: {len(inputs)} inputs but {len(labels)} labels; give one label for each input.",
@@ -219,17 +217,7 @@ def check_examples(name: str, inputs: Tensor, labels: Tensor, num_classes: int) 
             code="data-empty",
             data=name,
         )
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= num_classes:
-        where = int(((labels < 0) | (labels >= num_classes)).nonzero()[0])
-        raise DataError(
-            f"{name}: labels must be in [0, {num_classes}), got {int(labels[where])} at example {where}. "
-            "Renumber the labels or name all classes.",
-            code="out-of-range",
-            got=int(labels[where]),
-            what="labels",
-            example=where,
-        )
+    task.check(name, inputs, labels, num_classes)
     check_finite(name, inputs)
 
 

@@ -207,7 +207,7 @@ class Federation:
     def label_counts(self, client: int, part: str = "train") -> Tensor:
         """Return how many examples of each class a client has, float32 (classes,)."""
         indices = getattr(self.clients[client], part)
-        return torch.bincount(self.data.labels[indices].cpu(), minlength=self.num_classes).float()
+        return self.data.task.counts(self.data.labels[indices].cpu(), self.num_classes)
 
     def to(self, device: torch.device | str) -> "Federation":
         """Return the federation with its examples on a device; index sets move along."""

@@ -31,7 +31,7 @@ def decode_images(blob: Bytes, offset: NDArray[np.int64], where: str) -> Bytes:
         try:
             with Image.open(io.BytesIO(raw[start:stop])) as picture:
                 pixels = np.asarray(_colour(picture))
-        except (OSError, UnidentifiedImageError) as reason:
+        except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as reason:
             raise DataError(
                 f"{where}: picture {i} cannot be decoded ({reason}). Write the file again.",
                 code="file-unreadable",

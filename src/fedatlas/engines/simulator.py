@@ -20,17 +20,19 @@ from fedatlas.engines.registry import AUTO, ENGINES
 from fedatlas.engines.workers import Task, TaskRunner, WorkerPool, fork_available
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.metric import make_metrics
+from fedatlas.parts.metric import Metric, make_metrics
 from fedatlas.parts.objective import Term
 from fedatlas.parts.part import ServerPart
 from fedatlas.parts.types import (
     Assignment,
+    Branch,
     Candidate,
     ClientInfo,
     ClientLosses,
     ClientScore,
     InitialModel,
     Memory,
+    ServerState,
     Tensors,
     Upload,
 )
@@ -64,7 +66,8 @@ class Simulator:
         *,
         work: LocalWork | None = None,
         seed: int = 0,
-        metrics: Sequence[str] = (),
+        metrics: Sequence[str | Metric] = (),
+        intervals: bool = False,
         **where: Unpack[Where],
     ) -> None:
         self.device = torch.device(where.get("device", "cpu"))
@@ -77,15 +80,15 @@ class Simulator:
             work or LocalWork(),
             seed,
             timed=where.get("profile", False),
-            metrics=make_metrics(metrics),
+            metrics=make_metrics(metrics, federation.data.task),
+            intervals=intervals,
         )
         self.memory: MutableMapping[int, Memory] = {}
         """Each client's memory, as of the last committed round."""
         self.changed: set[int] = set()
         """The clients whose memory changed since the last checkpoint."""
         self._pending: dict[int, Memory] = {}
-        self._branches: set[int] = set()
-        """The clients that train their group's model beside the common one in this round."""
+        self._assigned: dict[int, Assignment] = {}
         self._tests: dict[tuple[int, ...], TestParts] = {}
         """The test parts that are scored together, by their clients."""
         self.workers = choose_workers(where.get("workers"), self.device, len(federation.training_ids))
@@ -125,6 +128,7 @@ class Simulator:
 
     def survey(self, assignments: Sequence[Assignment]) -> Mapping[int, Memory]:
         """Return the clients' replies before training, by client id."""
+        self._begin(assignments)
         answers = self._run([Task("survey", self._given(one), self._cost(one)) for one in assignments])
         return {assignment.client: answer for assignment, answer in zip(assignments, answers, strict=True)}
 
@@ -151,9 +155,9 @@ class Simulator:
 
     def train(self, assignments: Sequence[Assignment]) -> Iterator[Upload]:
         """Start training, and return an iterator over the uploads; memory counts from ``commit`` on."""
+        self._begin(assignments)
         work = [Work(*self._given(assignment), self._cost(assignment)) for assignment in assignments]
-        self._pending = {}
-        self._branches = {assignment.client for assignment in assignments if assignment.branch}
+        self._assigned = {assignment.client: assignment for assignment in assignments}
         with repeatable(self.device):
             results = self.trainer.train(work)
         return self._uploads(results)
@@ -165,14 +169,27 @@ class Simulator:
     def _uploads(self, results: Iterator[tuple[int, Result]]) -> Iterator[Upload]:
         """Yield the uploads, and keep the clients' memory until ``commit``."""
         for _, (upload, memory) in repeatably(results, self.device):
-            if memory or upload.client in self.memory:
-                whole = self.memory.get(upload.client, {})
-                self._pending[upload.client] = with_branch(whole, memory, upload.client in self._branches)
+            whole, given = self._memory(upload.client), self._assigned[upload.client]
+            if memory or whole:
+                self._pending[upload.client] = with_branch(whole, memory, given.branch, forgets=given.forgets)
             yield upload
+
+    def _begin(self, assignments: Sequence[Assignment]) -> None:
+        """Drop what is left of a round that was not finished, when another begins."""
+        if not any(assignment.turn for assignment in assignments):
+            self._pending = {}
+
+    def _memory(self, client: int) -> Memory:
+        """Return a client's memory as it is after the round's turns so far."""
+        return self._pending[client] if client in self._pending else self.memory.get(client, {})
 
     def fallbacks(self) -> Mapping[str, int]:
         """Return why the engine left clients to a slower one, if it did, and how often."""
         return dict(self.trainer.fallbacks)
+
+    def takes(self, before: ServerState, after: ServerState, uploads: Sequence[Upload]) -> bool:
+        """Return True: on one machine a model that breaks is the user's to see."""
+        return True
 
     def commit(self) -> None:
         """Make the clients' memory after this round the valid one."""
@@ -180,12 +197,16 @@ class Simulator:
         self.changed |= self._pending.keys()
         self._pending = {}
 
+    def saved(self) -> None:
+        """Take note that a checkpoint holds the clients' memory as it is now."""
+        self.changed.clear()
+
     def remarks(self, round: int) -> Mapping[str, Any]:
         """Return nothing: on one machine every client answers."""
         return {}
 
     def evaluate(
-        self, shared: Tensors, buffers: Tensors, clients: Sequence[int], *, round: int = 0, branch: bool = False
+        self, shared: Tensors, buffers: Tensors, clients: Sequence[int], *, round: int = 0, branch: Branch = ""
     ) -> list[ClientScore]:
         """Return how the shared model, with each client's personal parameters, does on the clients' test parts."""
         clients = [c for c in clients if len(self.federation.clients[c].test)]
@@ -205,7 +226,7 @@ class Simulator:
             scores += self._run(tasks)
         if tests is not None:
             rows = [torch.cat(own) for own in zip(*results, strict=True)]
-            scores += tests.scores(self.runner.metrics, rows)
+            scores += tests.scores(self.runner.metrics, rows, self.runner.intervals)
         for score in scores:
             if not math.isfinite(score.loss):
                 name = self.federation.clients[score.client].name
@@ -213,6 +234,10 @@ class Simulator:
                     f"loss is {score.loss}", client=name, round=round, stage="evaluation", code="training-diverged"
                 )
         return sorted(scores, key=lambda score: score.client)
+
+    def test_later(self, shared: Tensors, buffers: Tensors, round: int, then: object) -> bool:
+        """Do nothing: on one machine a test at once takes no longer."""
+        return False
 
     def _test_parts(self, clients: tuple[int, ...]) -> TestParts:
         """Return the test parts of clients that share a model; they are put together once while the groups stay."""
@@ -233,14 +258,14 @@ class Simulator:
         takes_mean = self.runner.bench.personal and self.runner.algorithm.split.newcomers_take_the_mean
         return mean_personal(self.memory) if takes_mean else {}
 
-    def _personal(self, client: int, newcomer: Tensors, branch: bool) -> Tensors:
+    def _personal(self, client: int, newcomer: Tensors, branch: Branch) -> Tensors:
         """Return a client's personal values, for its group's model or for the common one."""
         own = branch_of(self.memory.get(client, {}), branch).get(PERSONAL)
         return own or (newcomer if self.federation.clients[client].held_out else {})
 
     def _given(self, assignment: Assignment) -> tuple[Assignment, Memory]:
-        branch = assignment.branch and not assignment.restarts
-        return assignment, branch_of(self.memory.get(assignment.client, {}), branch)
+        branch = "" if assignment.restarts else assignment.branch
+        return assignment, branch_of(self._memory(assignment.client), branch)
 
     def _cost(self, assignment: Assignment) -> int:
         return self.roster[assignment.client].num_examples

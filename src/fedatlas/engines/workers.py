@@ -1,10 +1,12 @@
 """Worker processes: forked, so that they share the resident examples; one thread each.
 
 Parameters go out and changes come back through shared memory; only the messages and the memory of parts are pickled.
+The memory is anonymous: it needs neither room in /dev/shm, of which a container often has 64 MB, nor open files.
 """
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import pickle
 import selectors
@@ -98,7 +100,7 @@ class SharedTensors:
             for dtype, shapes in self._shapes.items()
         }
         """In each block, by turns: how long a tensor is, and how much room is left after it."""
-        self._blocks = {d: torch.zeros(sum(sizes), dtype=d).share_memory_() for d, sizes in self._sizes.items()}
+        self._blocks = {dtype: _shared_zeros(sum(sizes), dtype) for dtype, sizes in self._sizes.items()}
         self.views = self._cut(self._blocks)
 
     def put(self, tensors: Tensors) -> None:
@@ -129,6 +131,21 @@ class SharedTensors:
         return found if len(blocks) < 2 else {name: found[name] for name in self._names}
 
 
+def _shared_zeros(size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return zeros in memory that this process shares with those it forks."""
+    if not size:
+        return torch.zeros(0, dtype=dtype)
+    try:
+        memory = mmap.mmap(-1, size * dtype.itemsize)
+    except OSError as error:
+        raise FedatlasError(
+            f"cannot share {size * dtype.itemsize:,} bytes with worker processes: {error.strerror}. Use fewer workers "
+            "(--workers 1), or a smaller model.",
+            code="out-of-memory",
+        ) from error
+    return torch.frombuffer(memory, dtype=dtype)
+
+
 class WorkerPool:
     """Runs tasks on forked copies of a client runner."""
 
@@ -155,22 +172,35 @@ class WorkerPool:
         self._connections: list[Connection] = []
         self._selector = selectors.DefaultSelector()
         self._processes: list[multiprocessing.process.BaseProcess] = []
+        try:
+            for slots in self._slots:
+                self._fork(runner, slots)
+        except OSError as error:
+            self.close()
+            raise FedatlasError(
+                f"cannot start {num_workers} worker processes: {error.strerror}. Use fewer (--workers), or raise the "
+                "limits on open files and processes (ulimit -n, ulimit -u).",
+                code="no-workers",
+            ) from error
+        self._busy: dict[Connection, deque[int]] = {connection: deque() for connection in self._connections}
+        """The positions of the tasks that each worker has, the first it does first."""
+
+    def _fork(self, runner: ClientRunner, slots: Sequence[tuple[SharedTensors, SharedTensors]]) -> None:
         context = multiprocessing.get_context("fork")
-        for slots in self._slots:
-            mine, theirs = context.Pipe()
-            self._connections.append(mine)
-            self._selector.register(mine, selectors.EVENT_READ, mine)
-            process = context.Process(
-                target=_work, args=(runner, theirs, list(self._connections), self._models, slots), daemon=True
-            )
+        mine, theirs = context.Pipe()
+        self._connections.append(mine)
+        self._selector.register(mine, selectors.EVENT_READ, mine)
+        process = context.Process(
+            target=_work, args=(runner, theirs, list(self._connections), self._models, slots), daemon=True
+        )
+        try:
             with warnings.catch_warnings():
                 # Python 3.12 warns of forking beside threads; a worker computes with one thread and takes no lock.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process.start()
+        finally:
             theirs.close()
-            self._processes.append(process)
-        self._busy: dict[Connection, deque[int]] = {connection: deque() for connection in self._connections}
-        """The positions of the tasks that each worker has, the first it does first."""
+        self._processes.append(process)
 
     def run(self, tasks: Sequence[Task]) -> list[Any]:
         """Return the tasks' results, in the tasks' order."""

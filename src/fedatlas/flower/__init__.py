@@ -6,7 +6,23 @@ It needs the extra ``flower`` (flwr 1.41). A Flower app is two lines, which ``fe
     app = make_client_app("run.toml")
 """
 
-from fedatlas.flower.node.app import make_client_app
-from fedatlas.flower.server.app import make_server_app
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedatlas.flower.node.front import make_client_app
+    from fedatlas.flower.server.app import make_server_app
 
 __all__ = ["make_client_app", "make_server_app"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import one of the two when it is used: a node's process for a message must not load the server's side."""
+    if name == "make_client_app":
+        from fedatlas.flower.node.front import make_client_app
+
+        return make_client_app
+    if name == "make_server_app":
+        from fedatlas.flower.server.app import make_server_app
+
+        return make_server_app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,6 +3,7 @@
 from torch import nn
 
 from fedatlas.errors import UsageError
+from fedatlas.models.logits_only import LogitsOnly
 
 HEAD = "head"
 
@@ -13,6 +14,9 @@ def find_head(model: nn.Module) -> nn.Module:
     >>> find_head(nn.ModuleDict({"body": nn.Linear(4, 8), "head": nn.Linear(8, 3)}))
     Linear(in_features=8, out_features=3, bias=True)
     """
+    for module in model.modules():
+        if isinstance(module, LogitsOnly) and module.layer is not None:
+            return module.network.get_submodule(module.layer)
     found: dict[str, nn.Module] = {
         path: module
         for path, module in model.named_modules()

@@ -111,7 +111,9 @@ def load_backbone(source: str) -> tuple[Any, set[str]]:
             package="transformers",
         ) from error
     try:
-        backbone, report = transformers.AutoModel.from_pretrained(source, output_loading_info=True)
+        backbone, report = transformers.AutoModel.from_pretrained(
+            source, output_loading_info=True, trust_remote_code=False
+        )
     except (OSError, ValueError) as error:
         raise UsageError(
             f"model 'hf:{source}' cannot be loaded: {error} {ways}", code="source-unavailable", source=source

@@ -100,6 +100,10 @@ def fits(value: Any, kind: Any) -> bool:
     return not isinstance(kind, type) or isinstance(value, str | Mapping) or _is_instance(value, kind)
 
 
+LARGEST = 1 << 63
+"""Whole numbers from here on fit no tensor."""
+
+
 def check_value(where: str, value: Any, kind: Any, least: float | None = None) -> None:
     """Raise an error if a value is not of a kind or is below the least.
 
@@ -111,6 +115,13 @@ def check_value(where: str, value: Any, kind: Any, least: float | None = None) -
         if value is None and fits("none", kind):
             hint = ' To set a text, write it in quotes: "none".'
         raise _wrong_type(where, value, kind, hint)
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        raise UsageError(
+            f"{where} is too large, got {value:.3g}. Give a number below {LARGEST:.3g}.",
+            code="out-of-range",
+            setting=where,
+            got=value,
+        )
     if least is not None and value is not None and not value >= least:
         words = "must not be negative" if least == 0 else f"must be at least {least}"
         raise UsageError(f"{where} {words}, got {value}.", code="out-of-range", setting=where, got=value, least=least)

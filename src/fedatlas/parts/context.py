@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.data.federation import Client, Federation, Transform
+from fedatlas.data.task import Task
 from fedatlas.parts.types import Batch, Memory, Output, Tensors
 
 
@@ -58,6 +59,8 @@ class ClientContext(Protocol):
     """Values for this round only, by part; a term writes under its own name only."""
     round: int
     lr: float
+    task: Task
+    """What is to be predicted; it knows the loss."""
     seed: int
     """The seed of this client's batches in this round."""
     steps: int

@@ -18,9 +18,9 @@ from fedatlas.errors import UsageError
 from fedatlas.models.head import find_head, head_parameters
 from fedatlas.parts.types import Memory, Tensors
 
-When = Literal["hello", "atlas", "introduction", "losses", "survey", "upload", "note"]
+When = Literal["hello", "atlas", "introduction", "losses", "survey", "upload", "note", "check"]
 """With the client's name; while an atlas is made; by ``introduce``; where the losses of models are asked for; by
-``survey`` or ``finish``; or in the server's notes to other clients."""
+``survey`` or ``finish``; in the server's notes to other clients; or for a check of all clients' data."""
 CHECKED: tuple[When, ...] = ("introduction", "losses", "survey", "upload")
 Sender = Literal["everyone", "training", "stepping", "some"]
 SENDERS: tuple[Sender, ...] = ("everyone", "training", "stepping", "some")

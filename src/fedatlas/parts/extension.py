@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
 from fedatlas.parts.checks import check_fields
 from fedatlas.parts.part import describe_part
+from fedatlas.parts.types import UsualModels
 
 
 class Extension:
     """Builds a network around a model. Subclasses are frozen dataclasses of settings."""
+
+    needs_features: ClassVar[bool] = False
+    """Whether it looks at the features that a network returns beside its outputs."""
+    models: ClassVar[UsualModels] = {}
+    """The model that suits it, by kind of data, where not any will do."""
 
     def __post_init__(self) -> None:
         check_fields(self)

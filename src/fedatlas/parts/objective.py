@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedatlas.data.task import Task
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.models.classifier import inside_transformation
 from fedatlas.parts.checks import check_fields
 from fedatlas.parts.disclosure import Disclosure
-from fedatlas.parts.types import Cohort, Tensors
+from fedatlas.parts.types import Cohort, Tensors, UsualModels
 
 if TYPE_CHECKING:
     from fedatlas.data.federation import Federation
     from fedatlas.parts.context import ClientContext, ClientData
 from fedatlas.parts.types import Batch, Output
+
+CLIENT_VECTOR = "mean"
+"""The name in a term's memory of a vector that describes the client's data; an atlas of the run is made of it."""
 
 
 class Term:
@@ -39,6 +43,14 @@ class Term:
     """Whether ``loss`` heeds the batch's weights; clients of unequal sizes can then step together."""
     differentiates_twice: ClassVar[bool] = False
     """Whether ``loss`` holds a gradient of the network's output, so that the network must not be compiled."""
+    needs_classes: ClassVar[bool] = False
+    """Whether each example must have one class."""
+    needs_features: ClassVar[bool] = False
+    """Whether it looks at the features that a network returns beside its outputs."""
+    models: ClassVar[UsualModels] = {}
+    """The model that suits it, by kind of data, where not any will do."""
+    needs_plain_sgd: ClassVar[bool] = False
+    """Whether it takes a client's change for its rate times the sum of its gradients: SGD without momentum."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -51,6 +63,9 @@ class Term:
     def check_clients(self, federation: Federation) -> list[str]:
         """Return remarks about the clients, to warn of before the first round; raise if they cannot be used."""
         return []
+
+    def check_model(self, model: nn.Module, personal: Collection[str]) -> None:
+        """Raise UsageError if the term is wrong for a model whose parameters ``personal`` stay with their client."""
 
     def introduce(self, data: ClientData) -> Tensors:
         """Return the tensors that the server needs before the first round; sent once."""
@@ -86,14 +101,14 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEntropy(Term):
-    """The mean cross-entropy of the batch."""
+    """The mean loss of the batch: the cross-entropy, or that of another task than classification."""
 
     name: ClassVar[str] = "cross_entropy"
     weighs_examples: ClassVar[bool] = True
 
     def loss(self, local: ClientContext, batch: Batch, output: Output) -> Tensor:
-        """Return the mean over the batch of ``-log softmax(logits)[label]``."""
-        return mean_cross_entropy(output.logits, batch)
+        """Return the mean over the batch of ``-log softmax(logits)[label]``, or of the task's loss."""
+        return mean_loss(local.task, output.logits, batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +146,14 @@ def summands(objective: Iterable[Term], local: ClientContext, batch: Batch, outp
             )
         found.append(loss)
     return found
+
+
+def mean_loss(task: Task, outputs: Tensor, batch: Batch) -> Tensor:
+    """Return the mean of the task's loss over the batch, weighted if the batch has weights."""
+    if task.has_classes:
+        return mean_cross_entropy(outputs, batch)
+    losses = task.losses(outputs, batch.labels)
+    return losses.mean() if batch.weights is None else (losses * batch.weights).sum() / batch.weights.sum()
 
 
 def mean_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:

@@ -21,6 +21,9 @@ class ServerPart:
     discloses: ClassVar[tuple[Disclosure, ...]] = ()
     """What leaves the client beyond the model's change."""
 
+    needs_classes: ClassVar[bool] = False
+    """Whether each example must have one class."""
+
     def __post_init__(self) -> None:
         check_fields(self)
 

@@ -18,6 +18,8 @@ class ServerRule(ServerPart):
 
     ignores_weights: ClassVar[bool] = False
     """Whether it works on the clients' own changes, so that a weighting has no effect on it."""
+    leaves_change: ClassVar[bool] = False
+    """Whether ``apply`` returns the change that it got and only remembers; a rule without ``apply`` does so anyway."""
 
     def initial_buffers(self, buffers: Tensors, roster: Roster) -> Tensors:
         """Return the shared buffers to begin with; a rule may fill one from what clients introduced."""

@@ -20,7 +20,7 @@ from fedatlas.models.head import head_parameters
 from fedatlas.models.norms import NORM_LAYERS
 from fedatlas.parts.part import ServerPart, plain
 from fedatlas.parts.split import floating_buffers
-from fedatlas.parts.types import ClientLosses, Cohort, Roster, Tensors
+from fedatlas.parts.types import GROUP, RIVAL, Branch, ClientLosses, Cohort, Roster, Tensors
 
 Level = Literal["all", "head", "norms"]
 COMMON = -1
@@ -28,24 +28,37 @@ COMMON = -1
 
 
 class Plan(NamedTuple):
-    """What a round trains."""
+    """What one turn of a round trains; all rounds but those of a trial have one turn."""
 
     common: bool = False
     """Whether all clients train the common model, although there are groups."""
     group_of: Tensor | None = None
     """Where each client trains, if not in the group that serves it: int64 (clients,)."""
-    branch: bool = False
-    """Whether clients have a second memory for their group's model."""
+    branch: Branch = ""
+    """Which of their memories clients use."""
     begins: Sequence[int] = ()
-    """The groups that start again from the common model in this round."""
+    """The groups that start again from the common model in this turn."""
     restarts: Sequence[int] = ()
-    """The clients that begin their second memory again in this round."""
+    """The clients that begin this memory again in this turn."""
+    beside: bool = False
+    """Whether the common model, which has its turn in the same round, stays as it is; who is in no group pauses."""
+    forgets: bool = False
+    """Whether clients forget the memory that belongs to a trial."""
     holds_back: bool = False
     """Whether clients train without the examples that they hold back."""
     compares: bool = False
-    """Whether the common model and the groups' models are compared on these examples after the round."""
+    """Whether the sharing's rival model and the groups' are compared on these examples after the round."""
     drawn_from: Sequence[Sequence[int]] = ()
     """Sets of clients that may be drawn, each for its share of the round; by default one set of all that may train."""
+
+    def has(self, client: int) -> bool:
+        """Return whether a client takes this turn."""
+        return not self.beside or self.group_of is None or int(self.group_of[client]) != COMMON
+
+    @property
+    def model(self) -> str:
+        """What is trained, in words."""
+        return {"": "common", GROUP: "groups", RIVAL: "rival"}[self.branch]
 
 
 PLAIN = Plan()
@@ -98,9 +111,9 @@ class Sharing(ServerPart):
         """Return the parameters that a group starts with, given those of the model."""
         return shared
 
-    def plan(self, memory: Tensors, roster: Roster, round: int, rounds: int) -> Plan:
-        """Return what a round trains; where it is not overridden, the group that serves a client trains with it."""
-        return PLAIN
+    def plan(self, memory: Tensors, roster: Roster, round: int, rounds: int) -> Sequence[Plan]:
+        """Return what a round trains, turn by turn; by default a client trains with the group that serves it."""
+        return (PLAIN,)
 
     def decide(
         self,
@@ -109,10 +122,12 @@ class Sharing(ServerPart):
         losses: Mapping[int, Mapping[int, ClientLosses]],
         round: int,
         rounds: int,
-    ) -> tuple[Tensor, Tensors]:
+    ) -> tuple[Tensor | None, Tensors]:
         """Return which group serves each client, and the memory, after a comparison; only where a plan compares.
 
-        ``losses`` are those of each group's clients, under the common model and under the group's.
+        None in place of the groups says that nothing is decided yet.
+        ``losses`` are those of each group's clients, under the rival, which is the last group, and under the group's
+        model.
         """
         raise TypeError(f"{type(self).__name__} must define decide()")
 
@@ -192,15 +207,15 @@ class ByGroup(Sharing):
         """Return how many groups are given, with those whose clients are all held out."""
         return len(set(self.groups.values()))
 
-    def plan(self, memory: Tensors, roster: Roster, round: int, rounds: int) -> Plan:
+    def plan(self, memory: Tensors, roster: Roster, round: int, rounds: int) -> Sequence[Plan]:
         """Return that each group trains its model."""
         if not self.from_each:
-            return PLAIN
+            return (PLAIN,)
         members: dict[int, list[int]] = {}
         for client, group in zip(roster, self.place(roster).tolist(), strict=True):
             if not client.held_out:
                 members.setdefault(group, []).append(client.id)
-        return Plan(drawn_from=[members[group] for group in sorted(members)])
+        return (Plan(drawn_from=[members[group] for group in sorted(members)]),)
 
     def check_clients(self, federation: Federation) -> list[str]:
         """Return a remark about held-out clients without a group; raise UsageError if one that trains has none."""

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from fedatlas.errors import UsageError
-from fedatlas.parts.types import Tensors
+from fedatlas.parts.types import Tensors, UsualModels
 
 Buffers = Literal["average", "keep", "none"]
 
@@ -25,6 +25,8 @@ class Split:
     """
 
     name: ClassVar[str] = "share_all"
+    models: ClassVar[UsualModels] = {}
+    """The model that suits it, by kind of data, where not any will do."""
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:

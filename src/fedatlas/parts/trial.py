@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,10 +13,11 @@ from torch import Tensor
 from fedatlas.errors import UsageError
 from fedatlas.parts.disclosure import Disclosure
 from fedatlas.parts.sharing import COMMON, ByGroup, Plan, Regrouped
-from fedatlas.parts.types import ClientLosses, Cohort, Roster, Tensors
+from fedatlas.parts.types import GROUP, RIVAL, ClientLosses, Cohort, Roster, Tensors
 
-LEFT, BEGUN, SCORE = "left", "begun", "score"
-"""In the memory: which groups have left, which clients have begun with their group's model, the last trial's t."""
+LEFT, BEGUN, RIVALS, SCORE, SEEN, TIMES = "left", "begun", "rivals", "score", "seen", "times"
+"""In the memory: which groups have left, which clients have begun with their group's model and with the rival, the
+median t of each group in the last trial, and t by comparison and group, with their number, while a trial goes on."""
 MOST_CERTAIN = 1e6
 """Stands for an infinite t: all examples gain, or lose, the same."""
 
@@ -25,28 +26,33 @@ MOST_CERTAIN = 1e6
 class ByTrial(ByGroup):
     """All clients share one model; a group leaves it when a trial shows that its clients gain.
 
-    In a trial, odd rounds train the common model and even rounds a model for each group, which begins from the common
-    one. Clients hold a fifth of their training examples back. Then d is the loss of a held-back example under the
-    common model minus that under its group's, and a group leaves if
+    The common model is trained as if there were no groups, to the last bit, as long as one group uses it. A round of a
+    trial has two turns more, for which clients hold a fifth of their training examples back. In one they train a rival,
+    in the other a model for each group; both begin as the common model. Then d is the loss of a held-back example under
+    the rival minus that under its group's model, and a group leaves if
 
         t = mean d / (sd d / sqrt(N)) > threshold          over the N held-back examples of the group's clients
 
-    There is one trial at the end of the run, and a short one after a quarter of the rounds, if there are enough. After
-    the short one either all groups leave, if each of them gains twice as clearly, or none does: as long as one group
-    needs the common model, all clients train it, because a small group would lose their help.
+    So both have seen the same examples. t is taken after each round of the trial's second half, and the median counts:
+    a small group's model may be good after one round and bad after the next. A group that has left goes on with its
+    model, in a further turn of each round, on all its examples.
+
+    There is one trial that ends after three quarters of the rounds, and a short one after a quarter of them if there
+    are enough. After the short one either all groups leave, if each of them gains twice as clearly, or none does. Once
+    all have left, clients train nothing but their group's model.
     """
 
     name: ClassVar[str] = "by_trial"
     keeps_common: ClassVar[bool] = True
     discloses: ClassVar[tuple[Disclosure, ...]] = (
         Disclosure("num_examples", "how many examples the client holds back", "losses", (), torch.int64),
-        Disclosure("means", "their mean loss under the common and the group's model", "losses", (2,), torch.float64),
+        Disclosure("means", "their mean loss under the rival and the group's model", "losses", (2,), torch.float64),
         Disclosure("squares", "the mean square of the difference of both", "losses", (2,), torch.float64),
     )
-    pilot: int = 5
-    """Rounds of each kind in the last trial, at most an eighth of all; the short one has half as many."""
-    threshold: float = 3.0
-    """How large t must be for a group to leave; after the short trial, twice that for all groups."""
+    pilot: int = 8
+    """Rounds of the late trial, at most a fifth of all; the early one has a quarter as many."""
+    threshold: float = 1.3
+    """How large t must be for a group to leave; after the early trial, twice that for all groups."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,44 +70,49 @@ class ByTrial(ByGroup):
         return {
             LEFT: torch.zeros(count, dtype=torch.bool),
             BEGUN: torch.zeros(len(roster), dtype=torch.bool),
+            RIVALS: torch.zeros(len(roster), dtype=torch.bool),
             SCORE: torch.zeros(count, dtype=torch.float64),
+            SEEN: torch.zeros(self.pilot, count, dtype=torch.float64),
+            TIMES: torch.zeros((), dtype=torch.int64),
         }
 
     def trials(self, rounds: int) -> list[range]:
         """Return the rounds of each trial.
 
         >>> ByTrial(groups={"a": 0, "b": 1}).trials(100)
-        [range(26, 30), range(91, 101)]
+        [range(26, 28), range(68, 76)]
         """
-        pilot = min(self.pilot, max(1, rounds // 8))
-        late = range(max(1, rounds - 2 * pilot + 1), rounds + 1)
-        first = rounds // 4 + 1
-        short = range(first, first + 2 * max(1, pilot // 2))
-        return [short, late] if short.start > 2 and short.stop < late.start else [late]
+        pilot = min(self.pilot, max(1, rounds // 5))
+        first, end = rounds // 4 + 1, max(3 * rounds // 4, pilot)
+        early, late = range(first, first + max(1, pilot // 4)), range(end - pilot + 1, end + 1)
+        return [early, late] if early.start > 2 and early.stop < late.start else [late]
 
-    def plan(self, memory: Tensors, roster: Roster, round: int, rounds: int) -> Plan:
-        """Return the turn of the common model or of the groups."""
-        place, begun = self.place(roster), memory[BEGUN]
-        if memory[LEFT].any():
-            return Plan(group_of=place, branch=True, restarts=_others(begun))
+    def plan(self, memory: Tensors, roster: Roster, round: int, rounds: int) -> Sequence[Plan]:
+        """Return the turns of the common model, of the rival and of the groups."""
+        place, left = self.place(roster), memory[LEFT]
+        own = Plan(group_of=place, branch=GROUP, restarts=_others(memory[BEGUN]))
+        if left.all():
+            return (own._replace(forgets=True),)
         trial = next((trial for trial in self.trials(rounds) if round in trial), None)
-        if trial is None or (round - trial.start) % 2 == 0:
-            return Plan(common=True, branch=True, holds_back=trial is not None)
-        return Plan(
-            group_of=place,
-            branch=True,
-            begins=range(len(memory[LEFT])) if round == trial.start + 1 else (),
-            restarts=_others(begun),
-            holds_back=True,
-            compares=round == trial[-1],
-        )
+        if left.any():
+            served = _served(place, left)
+            return Plan(common=True, forgets=True), own._replace(group_of=served, beside=True, forgets=True)
+        if trial is None:
+            return (Plan(common=True, forgets=True),)
+        count, begins = len(left), round == trial.start
+        everyone = torch.where(place == COMMON, COMMON, count)
+        rival = Plan(group_of=everyone, branch=RIVAL, restarts=_others(memory[RIVALS]), beside=True, holds_back=True)
+        own = own._replace(beside=True, holds_back=True, compares=round in trial[len(trial) // 2 :])
+        if begins:
+            rival, own = rival._replace(begins=(count,)), own._replace(begins=range(count))
+        return Plan(common=True), rival, own
 
     def observe(self, memory: Tensors, group_of: Tensor, cohorts: Mapping[int, Cohort]) -> Regrouped:
-        """Remember who has trained a group's model."""
-        begun = memory[BEGUN].clone()
-        for cohort in cohorts.values():
-            begun[[upload.client for upload in cohort.uploads]] = True
-        return Regrouped(group_of, {**memory, BEGUN: begun})
+        """Remember who has trained the rival, or a group's model."""
+        begun = {BEGUN: memory[BEGUN].clone(), RIVALS: memory[RIVALS].clone()}
+        for group, cohort in cohorts.items():
+            begun[RIVALS if group == len(memory[LEFT]) else BEGUN][[upload.client for upload in cohort.uploads]] = True
+        return Regrouped(group_of, {**memory, **begun})
 
     def decide(
         self,
@@ -110,34 +121,44 @@ class ByTrial(ByGroup):
         losses: Mapping[int, Mapping[int, ClientLosses]],
         round: int,
         rounds: int,
-    ) -> tuple[Tensor, Tensors]:
-        """Let the groups leave whose t is above the threshold; after the short trial, all or none."""
-        scores = torch.tensor(
-            [gain_score(losses.get(group, {})) for group in range(len(memory[LEFT]))], dtype=torch.float64
-        )
-        if round in self.trials(rounds)[-1]:
+    ) -> tuple[Tensor | None, Tensors]:
+        """Let the groups leave whose median t is above the threshold; after the early trial, all or none."""
+        found = [gain_score(losses.get(group, {})) for group in range(len(memory[LEFT]))]
+        seen, times = memory[SEEN].clone(), memory[TIMES] + 1
+        seen[times - 1] = torch.tensor(found, dtype=torch.float64)
+        trials = self.trials(rounds)
+        if round not in (trial[-1] for trial in trials):
+            return None, {**memory, SEEN: seen, TIMES: times}
+        scores = seen[:times].quantile(0.5, dim=0)
+        if round in trials[-1]:
             left = scores > self.threshold
         else:
             left = (scores > 2 * self.threshold).all().expand(len(scores)).clone()
-        place = self.place(roster)
-        serving = torch.where(torch.isin(place, left.nonzero()[:, 0]), place, COMMON)
-        # If none leaves, all begin again in the next trial.
-        return serving, {LEFT: left, BEGUN: memory[BEGUN] & left.any(), SCORE: scores}
+        serving = _served(self.place(roster), left)
+        # Who stays begins again in the next trial.
+        begun = memory[BEGUN] & (serving != COMMON)
+        again = {RIVALS: torch.zeros_like(begun), SEEN: torch.zeros_like(seen), TIMES: torch.zeros_like(times)}
+        return serving, {LEFT: left, BEGUN: begun, SCORE: scores, **again}
 
     def remarks(self, memory: Tensors) -> dict[str, Any]:
         """Return which groups have left, and each group's t in the last trial."""
         return {"left": memory[LEFT].nonzero()[:, 0].tolist(), "t": [round(t, 3) for t in memory[SCORE].tolist()]}
 
 
+def _served(place: Tensor, left: Tensor) -> Tensor:
+    """Return the group whose model each client uses, given which groups have left the common one."""
+    return torch.where(torch.isin(place, left.nonzero()[:, 0]), place, COMMON)
+
+
 def _others(begun: Tensor) -> list[int]:
-    """Return the clients that have not begun with their group's model."""
+    """Return the clients that have not begun."""
     return (~begun).nonzero()[:, 0].tolist()
 
 
 def gain_score(losses: Mapping[int, ClientLosses]) -> float:
-    """Return t of the gain by a group's model: mean d / (sd d / sqrt(N)), d the common model's loss minus the group's.
+    """Return t of the gain by a group's model: mean d / (sd d / sqrt(N)), d the rival's loss minus the group's.
 
-    Three examples lose 1, 3, 2 under the common model and 0, 1, 2 under the group's: d = 1, 2, 0, mean 1, sd 1.
+    Three examples lose 1, 3, 2 under the rival and 0, 1, 2 under the group's: d = 1, 2, 0, mean 1, sd 1.
 
     >>> pair = ClientLosses(3, torch.tensor([2.0, 1.0]), torch.tensor([0.0, 5 / 3]))
     >>> round(gain_score({0: pair}), 4), round(3**0.5, 4)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from torch import Tensor
 
 Tensors = dict[str, Tensor]
 """Named tensors: parameters, a change, a control variate."""
+UsualModels = Mapping[str, tuple[str, Mapping[str, Any]]]
+"""For a kind of data, the name and the options of a model."""
 Memory = dict[str, Tensors]
 """The memory or the messages of each part, by the part's name."""
+
+Branch = Literal["", "branch", "rival"]
+"""Which of a client's memories: that for the common model, for its group's, or for the common one in a trial."""
+GROUP: Final[Branch] = "branch"
+RIVAL: Final[Branch] = "rival"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,10 +55,19 @@ class Assignment:
     """Also test the client's own model when it is trained, before the server averages."""
     holds_back: bool = False
     """Train without the examples that are held back for a comparison of models."""
-    branch: bool = False
-    """Use the client's second memory, which belongs to its group's model where the client also has the common one."""
+    turn: int = 0
+    """Which of the round's turns, from 0: while groups are tried, a client trains more than one model in a round."""
+    branch: Branch = ""
+    """Which of the client's memories to use, where it trains more than one model."""
     restarts: bool = False
-    """Begin that second memory again, as a copy of the first."""
+    """Begin that memory again, as a copy of the first."""
+    forgets: bool = False
+    """Forget the memory that belongs to a trial."""
+
+    @property
+    def version(self) -> str:
+        """What the client's memory after this turn is called: the round, and the turn if it is not the first."""
+        return f"{self.round}.{self.turn}" if self.turn else str(self.round)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,11 +102,19 @@ class Cohort:
     """The shared parameters that the clients received."""
     lr: float
     """The clients' learning rate in this round."""
+    size: int = 0
+    """How many clients a round has by the settings, however many were drawn or answered."""
+    seed: int = 0
+    """Of the server's random numbers in this round."""
 
     @property
     def num_training_clients(self) -> int:
         """How many clients of the federation may train."""
         return sum(not client.held_out for client in self.roster)
+
+
+Value = float | list[Any]
+"""A metric's value: a number, or a list of numbers or of such lists; NaN where it is undefined."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,16 +123,25 @@ class ClientScore:
 
     client: int
     num_examples: int
-    num_correct: int
-    loss: float
-    """Mean cross-entropy."""
-    others: Mapping[str, float] = field(default_factory=dict)
-    """The values of the further metrics that a run asks for, by name."""
+    values: Mapping[str, Value]
+    """The metrics by name: the task's main one first, then the loss, then further ones that a run asks for."""
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Where a value would be in 95 of 100 such test parts, where asked for."""
+
+    @property
+    def main(self) -> float:
+        """The value of the task's main metric."""
+        return float(next(iter(self.values.values())))  # type: ignore[arg-type]
 
     @property
     def accuracy(self) -> float:
         """The share of test examples that were right."""
-        return self.num_correct / self.num_examples
+        return float(self.values["accuracy"])  # type: ignore[arg-type]
+
+    @property
+    def loss(self) -> float:
+        """The mean loss."""
+        return float(self.values["loss"])  # type: ignore[arg-type]
 
 
 class InitialModel(NamedTuple):
@@ -128,8 +161,8 @@ class Candidate(NamedTuple):
 
     shared: Tensors
     buffers: Tensors
-    branch: bool = False
-    """Whether a client's personal parameters for it are in the client's second memory."""
+    branch: Branch = ""
+    """In which of a client's memories its personal parameters for the model are."""
 
 
 class ClientLosses(NamedTuple):

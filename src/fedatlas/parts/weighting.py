@@ -25,15 +25,15 @@ class Weighting(ServerPart):
 
 @dataclass(frozen=True, kw_only=True)
 class ByExamples(Weighting):
-    """FedAvg's weights: each upload counts by its number of training examples, n_k / sum n."""
+    """FedAvg's weights: each upload counts by its number of training examples, n_k / sum n, for each of its draws."""
 
     name: ClassVar[str] = "examples"
     foreseeable: ClassVar[bool] = True
 
     def weigh(self, weights: Tensor, cohort: Cohort, memory: Tensors) -> tuple[Tensor, Tensors]:
-        """Multiply the weights by the numbers of examples."""
+        """Multiply the weights by the numbers of examples, and by the numbers of draws."""
         sizes = torch.tensor([float(upload.num_examples) for upload in cohort.uploads], dtype=torch.float64)
-        return weights * sizes, memory
+        return weights * sizes * _draws(cohort), memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,5 +45,10 @@ class Equal(Weighting):
 
     def weigh(self, weights: Tensor, cohort: Cohort, memory: Tensors) -> tuple[Tensor, Tensors]:
         """Replace the weights by the number of draws."""
-        draws = [float(cohort.draws.get(upload.client, 1)) for upload in cohort.uploads]
-        return torch.tensor(draws, dtype=torch.float64), memory
+        return _draws(cohort), memory
+
+
+def _draws(cohort: Cohort) -> Tensor:
+    """Return how often each upload's client was drawn, float64; 1 unless the sampler draws with replacement."""
+    draws = [float(cohort.draws.get(upload.client, 1)) for upload in cohort.uploads]
+    return torch.tensor(draws, dtype=torch.float64)

@@ -1,7 +1,7 @@
-"""One HTML page about a run, or comparing several, and the table that the command line prints."""
+"""One HTML page about clients and runs, and the table that the command line prints."""
 
 from fedatlas.report.groups import split_note
-from fedatlas.report.page import write_report
-from fedatlas.report.tables import results_table
+from fedatlas.report.page import write_page, write_report
+from fedatlas.report.tables import results_table, table_note
 
-__all__ = ["results_table", "split_note", "write_report"]
+__all__ = ["results_table", "split_note", "table_note", "write_page", "write_report"]

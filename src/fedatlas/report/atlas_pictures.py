@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.grouping import like_together
 from fedatlas.errors import UsageError, unknown_name
-from fedatlas.report.charts.colors import DIVERGING, DOMAINS, INK, NO_DOMAIN, nth
+from fedatlas.report.colors import DIVERGING, DOMAINS, INK, NO_DOMAIN, nth
 
 _COSINES = LinearSegmentedColormap.from_list("cosines", list(DIVERGING))
 _SHORT = 18

@@ -10,7 +10,6 @@ from typing import Any
 
 from fedatlas.data.federation import Origin
 from fedatlas.errors import UsageError
-from fedatlas.report.charts import colors
 from fedatlas.runs.run import Run
 
 
@@ -41,7 +40,6 @@ class Group:
     """One row of a comparison: an algorithm under one setting, run once or several times."""
 
     label: str
-    color: str
     runs: tuple[Run, ...]
 
     def spread(self, read: Callable[[Run], float | None]) -> Spread | None:
@@ -64,7 +62,7 @@ class Group:
 
 def scored(run: Run) -> list[dict[str, Any]]:
     """Return the rounds at which clients were scored."""
-    return [entry for entry in run.evaluations if "accuracy" in entry["evaluation"]]
+    return [entry for entry in run.evaluations if run.metric in entry["evaluation"]]
 
 
 def final(run: Run) -> dict[str, Any] | None:
@@ -83,10 +81,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         found.setdefault(json.dumps([run.label, _settings(run)], sort_keys=True), []).append(run)
     members = list(found.values())
     labels = _labels([group[0] for group in members])
-    return [
-        Group(label, colors.nth(colors.ALGORITHMS, i), tuple(group))
-        for i, (label, group) in enumerate(zip(labels, members, strict=True))
-    ]
+    return [Group(label, tuple(group)) for label, group in zip(labels, members, strict=True)]
 
 
 def distinct_runs(runs: Sequence[Run]) -> list[Run]:

@@ -1,61 +1,57 @@
-"""The settings of runs, and how to make them again."""
+"""The settings of runs: what differs between them, what they share, and how to make each again."""
+
+from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from fedatlas.report.charts.markup import element, escape
-from fedatlas.report.charts.symbols import mark
 from fedatlas.report.groups import Group, flatten, plain
-from fedatlas.runs.run import Run
+from fedatlas.runs.run import CONFIG, Run
 
-_SECTIONS = ("federation", "model", "algorithm", "training", "seeds", "machine", "versions")
-
-
-def settings(groups: Sequence[Group]) -> str:
-    """Return the settings of each algorithm's first run, folded away, and where each run is stored."""
-    return "".join(_group(group) for group in groups) + _reproduce(groups)
+_SECTIONS = ("federation", "model", "algorithm", "training", "machine", "versions")
+LONGEST = 200
+"""Characters of a value."""
 
 
-def _group(group: Group) -> str:
-    run = group.runs[0]
-    summary = element("summary", mark(group.color) + escape(group.label))
-    tables = ""
+def settings_block(groups: Sequence[Group]) -> dict[str, Any]:
+    """Return rows of settings for the page: those that differ between algorithms with a value for each, then others."""
+    tables = [_rows(group.runs[0]) for group in groups]
+    keys = dict.fromkeys(key for table in tables for key in table)
+    differ, shared = [], []
+    for key in keys:
+        values = [table.get(key, "") for table in tables]
+        if len(set(values)) > 1:
+            differ.append({"key": key, "values": values})
+        else:
+            shared.append({"key": key, "value": values[0]})
+    runs = [
+        {"label": group.label, "folder": str(run.folder), "seeds": _seeds(run), "command": _command(run)}
+        for group in groups
+        for run in group.runs
+    ]
+    return {"labels": [group.label for group in groups], "differ": differ, "shared": shared, "runs": runs}
+
+
+def _rows(run: Run) -> dict[str, str]:
+    found = {}
     for section in _SECTIONS:
-        content = _without_clients(run.resolved) if section == "federation" else run.resolved.get(section, {})
-        rows = "".join(
-            element("dt", escape(".".join(path) or section)) + element("dd", escape(plain(value)))
-            for path, value in flatten(content)
-        )
-        if rows:
-            tables += element("div", element("h3", section) + element("dl", rows), class_="settings")
-    seeds = "; ".join(_seeds(other) for other in group.runs)
-    said = f"Run {len(group.runs)} times, with seeds {seeds}; the settings are the first run's."
-    repeated = element("p", escape(said)) if len(group.runs) > 1 else ""
-    return element("details", summary + repeated + element("div", tables, class_="columns"))
+        content = run.resolved.get(section, {})
+        if section == "federation":
+            kept = ("data", "kind", "partition", "fingerprint")
+            content = {key: content[key] for key in kept} | {"num_clients": len(content["clients"])}
+        for path, value in flatten(content):
+            text = plain(value)
+            found[".".join((section, *path))] = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return found
 
 
-def _without_clients(resolved: dict[str, Any]) -> dict[str, Any]:
-    federation = {key: value for key, value in resolved["federation"].items() if key != "clients"}
-    return federation | {"num_clients": len(resolved["federation"]["clients"])}
-
-
-def _reproduce(groups: Sequence[Group]) -> str:
-    rows = ""
-    for run in [run for group in groups for run in group.runs]:
-        rows += element("dt", escape(run.folder)) + element("dd", _command(run))
-    said = "Where each run is stored, and the command that makes it again."
-    content = element("summary", "How to reproduce") + element("p", said) + element("dl", rows, class_="commands")
-    return element("details", content, open_="")
-
-
-def _command(run: Run) -> str:
-    config = run.folder / "config.toml"
+def _command(run: Run) -> str | None:
+    config = run.folder / CONFIG
     if not config.exists():
-        return "made from Python: the settings above are the arguments of <code>fedatlas.train</code>"
+        return None
     again = run.folder.with_name(f"{run.folder.name}-again")
-    command = f"fedatlas train --config {shlex.quote(str(config))} --folder {shlex.quote(str(again))}"
-    return element("code", escape(command))
+    return f"fedatlas train --config {shlex.quote(str(config))} --folder {shlex.quote(str(again))}"
 
 
 def _seeds(run: Run) -> str:

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
-from fedatlas.report.charts.colors import cell_color
-from fedatlas.report.charts.markup import element, escape
-from fedatlas.report.charts.symbols import mark
-from fedatlas.report.groups import Group, Spread, final, group_runs, scored
+from fedatlas.report.groups import Group, final, group_runs, scored
 from fedatlas.runs.run import Run
+from fedatlas.runs.schema import SHARES
 
 MISSING = "–"
 
@@ -19,8 +18,8 @@ class Column:
 
     title: str
     read: Callable[[Run], float | None]
+    form: Callable[[float], str]
     lower_is_better: bool = False
-    form: Callable[[float], str] = lambda value: f"{100 * value:.2f}"
     note: str = ""
     """What it means, in a few words; empty where the report finds words in the runs."""
     always: bool = False
@@ -50,9 +49,19 @@ def last_metric(key: str, part: str = "evaluation") -> Callable[[Run], float | N
     return read
 
 
-def best_accuracy(run: Run) -> float | None:
-    """Return the highest accuracy of a run."""
-    return run.best["accuracy"] if scored(run) else None
+def best_main(run: Run) -> float | None:
+    """Return a run's best value of its main metric."""
+    return run.best[run.metric] if scored(run) else None
+
+
+def percent(value: float) -> str:
+    """Return a share in percent, without the sign."""
+    return f"{100 * value:.2f}"
+
+
+def plain_amount(value: float) -> str:
+    """Return an amount with four digits."""
+    return f"{value:.4g}"
 
 
 def seconds(value: float) -> str:
@@ -60,29 +69,37 @@ def seconds(value: float) -> str:
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
-ACCURACY = Column("accuracy", last_metric("accuracy"), note="weighed by test examples", always=True)
-COLUMNS = (
-    ACCURACY,
-    Column("domain mean", last_metric("domain_mean"), note="every domain counts alike"),
-    Column("worst domain", last_metric("worst_domain")),
-    Column("sigma_type", last_metric("sigma_type"), lower_is_better=True, note="spread over domains"),
-    Column("sigma_client", last_metric("sigma_client"), lower_is_better=True, note="spread over clients", always=True),
-    Column("worst client", last_metric("worst_client"), note="accuracy of the worst client", always=True),
-    Column("held out", last_metric("accuracy", "held_out"), note="clients that never trained"),
-    Column("best", best_accuracy, always=True),
-)
-SECONDS = Column("seconds", lambda run: run.seconds if run.timings else None, lower_is_better=True, form=seconds)
+def columns_of(run: Run) -> tuple[Column, ...]:
+    """Return the figures of a run's main metric, in percent where it is a share."""
+    metric, lower = run.metric, not run.higher_is_better(run.metric)
+    form = percent if metric in SHARES else plain_amount
+    spread = partial(Column, form=form, lower_is_better=True)
+    level = partial(Column, form=form, lower_is_better=lower)
+    return (
+        level(metric, last_metric(metric), note="weighed by test examples", always=True),
+        level("domain mean", last_metric("domain_mean"), note="every domain counts alike"),
+        level("worst domain", last_metric("worst_domain")),
+        spread("sigma_type", last_metric("sigma_type"), note="spread over domains"),
+        spread("sigma_client", last_metric("sigma_client"), note="spread over clients", always=True),
+        level("worst client", last_metric("worst_client"), note=f"{metric} of the worst client", always=True),
+        level("held out", last_metric(metric, "held_out"), note="clients that never trained"),
+        level("best", best_main, always=True),
+    )
+
+
+SECONDS = Column("seconds", lambda run: run.seconds if run.timings else None, seconds, lower_is_better=True)
 
 
 def shown_columns(groups: Sequence[Group]) -> list[Column]:
     """Return the columns that mean something for these runs: no domains, no domain mean."""
-    return [c for c in COLUMNS if c.always or any(group.spread(c.read) for group in groups)]
+    return [c for c in columns_of(groups[0].runs[0]) if c.always or any(group.spread(c.read) for group in groups)]
 
 
 def results_table(runs: Sequence[Run]) -> list[dict[str, str]]:
     """Return one row per algorithm, its figures as text: shares in percent, from the last evaluation.
 
-    ``best`` is the highest accuracy of any evaluation and ``best round`` where it was; ``seconds`` is training alone,
+    The main metric stands under its name, such as ``accuracy`` or ``rmse``; one that is an amount is not in percent.
+    ``best`` is its best value of any evaluation and ``best round`` where it was; ``seconds`` is training alone,
     and ``x NAME`` the median over rounds of its seconds, relative to the first row. All rows have the same keys.
     """
     groups = group_runs(runs)
@@ -99,6 +116,14 @@ def results_table(runs: Sequence[Run]) -> list[dict[str, str]]:
     return rows
 
 
+def table_note(runs: Sequence[Run]) -> str:
+    """Return in what the figures of a table are."""
+    run = runs[0]
+    if run.metric in SHARES:
+        return "accuracies in percent" if run.metric == "accuracy" else f"{run.metric} in percent"
+    return f"{run.metric}: {'higher' if run.higher_is_better(run.metric) else 'lower'} is better"
+
+
 def relative_time(group: Group, first: Group) -> str:
     """Return a round's training time (the median over rounds and runs) relative to another group's."""
     own, other = round_seconds(group), round_seconds(first)
@@ -112,93 +137,8 @@ def round_seconds(group: Group) -> float:
 
 
 def best_rounds(group: Group) -> str:
-    """Return the round of the highest accuracy, or the span of those of several runs."""
+    """Return the round of the best main metric, or the span of those of several runs."""
     found = sorted(int(run.best["round"]) for run in group.runs if scored(run))
     if not found:
         return MISSING
     return str(found[0]) if found[0] == found[-1] else f"{found[0]}–{found[-1]}"
-
-
-def worst_domains(group: Group) -> str:
-    """Return the name of the worst domain, or the names where runs differ."""
-    entries = [entry["evaluation"] for run in group.runs if (entry := final(run))]
-    return ", ".join(dict.fromkeys(e["worst_domain_name"] for e in entries if "worst_domain_name" in e))
-
-
-def comparison(groups: Sequence[Group]) -> str:
-    """Return the table that compares algorithms, the best of each column emphasised."""
-    columns = [*shown_columns(groups), SECONDS]
-    best = {column.title: column.best(groups) for column in columns}
-    head = element("th", "algorithm", scope="col")
-    for column in columns:
-        arrow = "↓" if column.lower_is_better else "↑"
-        head += element("th", f"{escape(column.title)} <small>{arrow}</small>", scope="col")
-    body = ""
-    for group in groups:
-        runs = element("small", f"{len(group.runs)} runs") if len(group.runs) > 1 else ""
-        row = element("th", mark(group.color) + escape(group.label) + runs, scope="row")
-        for column in columns:
-            notes = {"worst domain": worst_domains(group), "best": f"round {best_rounds(group)}"}
-            text, _, deviation = column.cell(group).partition(" ± ")
-            below = [f"± {deviation}"] if deviation else []
-            if column.title in notes and text != MISSING:
-                below.append(notes[column.title])
-            content = escape(text) + "".join(element("small", escape(line)) for line in below)
-            row += element("td", content, class_="best" if group in best[column.title] else None)
-        body += element("tr", row)
-    return _table(element("tr", head), body)
-
-
-def domain_table(groups: Sequence[Group], domain_colors: dict[str, str]) -> str:
-    """Return the accuracy of each domain for each algorithm, cells coloured by it; held-out clients apart."""
-    parts = [
-        (part, title, domains)
-        for part, title in (("evaluation", "clients that train"), ("held_out", "held-out clients"))
-        if (domains := [name for name in domain_colors if name in _domains(groups, part)])
-    ]
-    if not parts:
-        return ""
-    tops = element("th", "") + "".join(element("th", title, colspan=len(d), class_="span") for _, title, d in parts)
-    head = element("th", "algorithm", scope="col")
-    for _, _, domains in parts:
-        for domain in domains:
-            head += element("th", mark(domain_colors[domain]) + escape(domain), scope="col")
-    spreads = {
-        (group, part, domain): group.spread(_domain_metric(part, domain))
-        for group in groups
-        for part, _, domains in parts
-        for domain in domains
-    }
-    means = [spread.mean for spread in spreads.values() if spread is not None]
-    body = ""
-    for group in groups:
-        row = element("th", mark(group.color) + escape(group.label), scope="row")
-        for part, _, domains in parts:
-            row += "".join(heat_cell(spreads[group, part, domain], min(means), max(means)) for domain in domains)
-        body += element("tr", row)
-    return _table((element("tr", tops) if len(parts) > 1 else "") + element("tr", head), body, "heat")
-
-
-def heat_cell(spread: Spread | None, low: float, high: float) -> str:
-    """Return a cell coloured by its value between the least and the largest of its table."""
-    if spread is None:
-        return element("td", MISSING)
-    return element("td", escape(spread.percent(1)), style=f"background:{cell_color(spread.mean, low, high)}")
-
-
-def _table(head: str, body: str, class_: str = "figures") -> str:
-    table = element("table", element("thead", head) + element("tbody", body), class_=class_)
-    return element("div", table, class_="scroll")
-
-
-def _domains(groups: Sequence[Group], part: str) -> set[str]:
-    entries = [(final(run) or {}).get(part) or {} for group in groups for run in group.runs]
-    return {name for entry in entries for name in entry.get("domains", ())}
-
-
-def _domain_metric(part: str, domain: str) -> Callable[[Run], float | None]:
-    def read(run: Run) -> float | None:
-        value: float | None = ((final(run) or {}).get(part) or {}).get("domains", {}).get(domain)
-        return value
-
-    return read

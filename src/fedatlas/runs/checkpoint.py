@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from fedatlas.errors import RunFolderError
 from fedatlas.parts.types import GroupState, Memory, ServerState
 from fedatlas.runs.client_memory import ClientMemories
-from fedatlas.runs.files import SUFFIX, Entry, Place, TensorFiles, atomic_write, damaged, digest
+from fedatlas.runs.files import Entry, atomic_write, damaged, digest, disk, unwritable
+from fedatlas.runs.manifest import MANIFEST, Claim, Manifest, parsed_entry, read_manifest
+from fedatlas.runs.tensor_files import SUFFIX, Place, TensorFiles
 
-MANIFEST = "manifest.json"
-FORMAT = 2
 GROUPS = "groups"
 """Where a state's file holds the group of each client."""
 JOURNAL = "clients-{:06d}.jsonl"
@@ -35,8 +33,8 @@ class Checkpoint:
 
     state: ServerState
     clients: ClientMemories
-    records: dict[str, int]
-    """How many bytes of each record file belong to this checkpoint."""
+    records: Mapping[str, Claim]
+    """The beginning of each record file that belongs to this checkpoint."""
 
 
 class CheckpointStore:
@@ -50,109 +48,110 @@ class CheckpointStore:
 
     def exists(self) -> bool:
         """Return whether there is a checkpoint."""
-        return (self.folder / MANIFEST).exists()
+        return (self.folder / MANIFEST).exists() and read_manifest(self.folder).server is not None
 
     def round(self) -> int:
-        """Return how many rounds the checkpoint has seen, 0 if there is none."""
-        return int(self._manifest()["round"]) if self.exists() else 0
+        """Return how many rounds the checkpoint has seen; raise RunFolderError if the manifest is missing."""
+        return read_manifest(self.folder).round
 
     def memories(self, limit: int | None, place: Place) -> ClientMemories:
         """Return an empty store of client memory that spills into this folder."""
         return ClientMemories(self.files, limit=limit, place=place)
 
     def save(
-        self, state: ServerState, clients: Mapping[int, Memory], changed: set[int], records: Mapping[str, int]
+        self, state: ServerState, clients: Mapping[int, Memory], changed: set[int], records: Mapping[str, Claim]
     ) -> None:
         """Write the state, and the memory of the clients that changed."""
-        server = self.files.write(f"server-{state.round:06d}", _packed_state(state))
-        entries = {
-            client: clients.entry(client)
-            if isinstance(clients, ClientMemories) and clients.files is self.files
-            else self.files.write(f"client-{client:06d}-{state.round:06d}", clients[client])
-            for client in sorted(changed)
-        }
-        replaced = self._journal.add(entries, state.round)
-        body = {
-            "format": FORMAT,
-            "round": state.round,
-            **({"groups": len(state.groups)} if state.groups else {}),
-            "server": asdict(server),
-            "clients": self._journal.claim(),
-            "records": dict(records),
-        }
-        manifest = {"sha256": digest(json.dumps(body, sort_keys=True).encode()), **body}
-        atomic_write(self.folder / MANIFEST, json.dumps(manifest, indent=1).encode())
-        if isinstance(clients, ClientMemories):
+        self.begin(state, clients, changed, records, {})()
+
+    def begin(
+        self,
+        state: ServerState,
+        clients: Mapping[int, Memory],
+        changed: set[int],
+        records: Mapping[str, Claim],
+        files: Mapping[str, Claim],
+    ) -> Callable[[], None]:
+        """Write the state, and the memory of the clients that changed; return the rest, which waits for the disk.
+
+        The rest may be done beside the training, before the next checkpoint begins. It makes the checkpoint count.
+        """
+        server = self.files.write(f"server-{state.round:06d}", _packed_state(state), durable=False)
+        entries, unsettled, obsolete = {}, [server], set[str]()
+        if isinstance(clients, ClientMemories) and clients.files is self.files:
+            entries = {client: clients.entry(client) for client in sorted(changed)}
+            unsettled += clients.take_unsettled()
+            obsolete, clients.obsolete = clients.obsolete, set()
             clients.stamp = state.round + 1
-            replaced |= clients.obsolete
-            clients.obsolete = set()
-        if self._server not in (None, server.file):
-            replaced.add(str(self._server))
-        self._server = server.file
-        for name in replaced:
-            self.files.remove(name)
+        else:
+            for client in sorted(changed):
+                name = f"client-{client:06d}-{state.round:06d}"
+                entries[client] = self.files.write(name, clients[client], durable=False)
+            unsettled += entries.values()
+
+        def rest() -> None:
+            for entry in unsettled:
+                self.files.settle(entry)
+            replaced = self._journal.add(entries, state.round) | obsolete
+            Manifest(
+                round=state.round,
+                groups=len(state.groups),
+                server=server,
+                clients=self._journal.claim(),
+                records=records,
+                files=files,
+            ).write(self.folder)
+            if self._server not in (None, server.file):
+                replaced.add(str(self._server))
+            self._server = server.file
+            for name in replaced:
+                self.files.remove(name)
+
+        return rest
 
     def load(self, place: Place = lambda tensor: tensor, limit: int | None = None) -> Checkpoint:
         """Read the checkpoint; raise RunFolderError if it was cut short or altered.
 
         At most ``limit`` bytes of the clients' memory are read now, the rest when it is needed.
         """
-        manifest = self._manifest()
+        manifest = read_manifest(self.folder)
         state = self._state(manifest, place)
-        entries = self._journal.open(manifest["clients"])
-        self._server = manifest["server"]["file"]
+        entries = self._journal.open(manifest.clients)
+        self._server = None if manifest.server is None else manifest.server.file
         clients = ClientMemories.open(self.files, entries, stamp=state.round + 1, limit=limit, place=place)
-        return Checkpoint(state, clients, {name: int(size) for name, size in manifest["records"].items()})
+        return Checkpoint(state, clients, manifest.records)
 
     def load_state(self, place: Place = lambda tensor: tensor) -> ServerState:
         """Read the server's state only."""
-        return self._state(self._manifest(), place)
+        return self._state(read_manifest(self.folder), place)
 
     def clear_leftovers(self) -> None:
         """Remove files that the checkpoint does not name: those of a run that was killed after it."""
-        manifest = self._manifest()
-        used = {entry.file for entry in self._journal.open(manifest["clients"]).values()}
-        used |= {manifest["server"]["file"], manifest["clients"]["file"]}
+        manifest = read_manifest(self.folder)
+        used = {entry.file for entry in self._journal.open(manifest.clients).values()}
+        used |= {entry.file for entry in (manifest.server, manifest.clients) if entry is not None}
         for file in self.folder.iterdir():
             if file.suffix in (SUFFIX, ".jsonl", ".partial") and file.name not in used:
-                file.unlink(missing_ok=True)
+                self.files.remove(file.name)
 
-    def _state(self, manifest: Mapping[str, Any], place: Place) -> ServerState:
-        packed = self.files.read(Entry(**manifest["server"]), place)
-        count = int(manifest.get("groups", 0))
-        groups = tuple(_unpacked(packed, f"group/{number}/") for number in range(count))
-        common = _unpacked(packed, "")
-        return ServerState(
-            round=int(manifest["round"]),
-            shared=common.shared,
-            buffers=common.buffers,
-            memory=common.memory,
-            groups=groups,
-            group_of=packed[GROUPS]["group_of"].cpu() if count else None,
-        )
-
-    def _manifest(self) -> dict[str, Any]:
-        path = self.folder / MANIFEST
-        try:
-            manifest: dict[str, Any] = json.loads(path.read_bytes())
-            claimed = manifest.pop("sha256")
-        except (ValueError, KeyError, AttributeError) as error:
-            raise damaged(path, "it is not a whole manifest") from error
-        except FileNotFoundError as error:
+    def _state(self, manifest: Manifest, place: Place) -> ServerState:
+        if manifest.server is None:
             raise RunFolderError(
                 f"{self.folder} has no checkpoint: the run ended before its first one. Resume it, or train again.",
                 code="checkpoint-missing",
                 path=str(self.folder),
-            ) from error
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot read {path}: {error.strerror}.", code="file-unreadable", path=str(path)
-            ) from error
-        if claimed != digest(json.dumps(manifest, sort_keys=True).encode()):
-            raise damaged(path, "its checksum differs")
-        if manifest.get("format") != FORMAT:
-            raise damaged(path, "another version of fedatlas wrote it")
-        return manifest
+            )
+        packed = self.files.read(manifest.server, place)
+        groups = tuple(_unpacked(packed, f"group/{number}/") for number in range(manifest.groups))
+        common = _unpacked(packed, "")
+        return ServerState(
+            round=manifest.round,
+            shared=common.shared,
+            buffers=common.buffers,
+            memory=common.memory,
+            groups=groups,
+            group_of=packed[GROUPS]["group_of"].cpu() if groups else None,
+        )
 
 
 def _packed_state(state: ServerState) -> Memory:
@@ -189,19 +188,24 @@ class _Journal:
         self._hash = hashlib.sha256()
         self._entries: dict[int, Entry] = {}
 
-    def open(self, claim: Mapping[str, Any]) -> dict[int, Entry]:
+    def open(self, claim: Entry | None) -> dict[int, Entry]:
         """Read the part of the journal that the manifest covers."""
-        path = self._folder / claim["file"]
+        if claim is None:
+            return {}
+        path = self._folder / claim.file
         try:
-            content = path.read_bytes()[: claim["bytes"]] if claim["bytes"] else b""
+            content = path.read_bytes()[: claim.bytes] if claim.bytes else b""
         except OSError as error:
             raise damaged(path, "it is missing or unreadable") from error
-        if digest(content) != claim["sha256"]:
+        if digest(content) != claim.sha256:
             raise damaged(path, "it was cut short or altered (its checksum differs)")
-        lines = [json.loads(line) for line in content.splitlines()]
-        self._name, self._size, self._lines = claim["file"], len(content), len(lines)
+        try:
+            lines = [json.loads(line) for line in content.splitlines()]
+            self._entries = {int(line["client"]): parsed_entry(line) for line in lines}
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise damaged(path, f"a line is wrong ({error})") from error
+        self._name, self._size, self._lines = claim.file, len(content), len(lines)
         self._hash = hashlib.sha256(content)
-        self._entries = {line.pop("client"): Entry(**line) for line in lines}
         return self._entries
 
     def add(self, entries: Mapping[int, Entry], round: int) -> set[str]:
@@ -222,22 +226,16 @@ class _Journal:
         self._hash.update(content)
         return unnamed
 
-    def claim(self) -> dict[str, Any]:
+    def claim(self) -> Entry:
         """Return the manifest's entry for the journal."""
-        return {"file": self._name, "bytes": self._size, "sha256": self._hash.hexdigest()}
+        return Entry(self._name, self._size, self._hash.hexdigest())
 
     def _append(self, path: Path, content: bytes) -> None:
         try:
             with path.open("r+b") as file:
                 file.seek(self._size)  # lines after this are of a killed run, not of the checkpoint
-                file.write(content)
                 file.truncate()
-                file.flush()
-                os.fsync(file.fileno())
+                disk.write(file, content)
+                disk.sync(file)
         except OSError as error:
-            raise RunFolderError(
-                f"cannot write {path}: {error.strerror or error}. The last checkpoint is intact: "
-                "make space or make the folder writable, then resume.",
-                code="file-unwritable",
-                path=str(path),
-            ) from error
+            raise unwritable(path, error) from error

@@ -6,7 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, MutableMapping
 
 from fedatlas.parts.types import Memory
-from fedatlas.runs.files import Entry, Place, TensorFiles
+from fedatlas.runs.files import Entry
+from fedatlas.runs.tensor_files import Place, TensorFiles
 
 
 class ClientMemories(MutableMapping[int, Memory]):
@@ -75,24 +76,24 @@ class ClientMemories(MutableMapping[int, Memory]):
         self.update(other)
         return self
 
-    def entry(self, client: int, *, durable: bool = True) -> Entry:
+    def entry(self, client: int) -> Entry:
         """Return the file that holds a client's memory, written now if it was only in RAM.
 
-        A checkpoint needs a durable file; a file that only frees RAM need not wait for the disk.
+        It need not be on the disk yet: see ``take_unsettled``.
         """
         assert self.files is not None
-        if client in self._written:
-            if durable and client in self._unsettled:
-                self.files.settle(self._written[client])
-                self._unsettled.discard(client)
-        else:
+        if client not in self._written:
             stem = f"client-{client:06d}-{self.stamp:06d}"
-            entry = self.files.write(stem, self._held[client], durable=durable)
-            if not durable:
-                self._unsettled.add(client)
+            self._written[client] = entry = self.files.write(stem, self._held[client], durable=False)
+            self._unsettled.add(client)
             self.obsolete.discard(entry.file)
-            self._written[client] = entry
         return self._written[client]
+
+    def take_unsettled(self) -> list[Entry]:
+        """Return the files that may not be on the disk yet; the caller waits for them."""
+        entries = [self._written[client] for client in sorted(self._unsettled)]
+        self._unsettled.clear()
+        return entries
 
     def _read(self, client: int) -> Memory:
         entry = self._written[client]
@@ -104,7 +105,7 @@ class ClientMemories(MutableMapping[int, Memory]):
         self.held_bytes += num_bytes(memory)
         while self.limit is not None and self.held_bytes > self.limit and self._held:
             oldest = next(iter(self._held))
-            self.entry(oldest, durable=False)
+            self.entry(oldest)
             self.held_bytes -= num_bytes(self._held.pop(oldest))
 
     def _forget(self, client: int) -> None:

@@ -3,7 +3,6 @@
 import io
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,7 +10,6 @@ import torch.nn.functional as F
 
 from fedatlas.client.data import ResidentData
 from fedatlas.data.federation import Federation
-from fedatlas.runs.files import atomic_write
 from fedatlas.seeds import generator
 
 PORTRAITS = "portraits.npz"
@@ -36,7 +34,7 @@ def client_vectors(federation: Federation) -> np.ndarray:
         own = data.client.train if len(data.client.train) else data.client.test
         rng = generator(0, "portrait", data.name, device=data.labels.device)
         inputs, labels, _ = data.batch(own[:_EXAMPLES], rng)
-        shares = torch.bincount(labels, minlength=federation.num_classes) / len(labels)
+        shares = federation.data.task.counts(labels.cpu(), federation.num_classes).to(labels.device) / len(labels)
         if federation.data.kind == "tokens":
             tokens = torch.bincount(inputs.flatten(), minlength=len(federation.data.vocabulary))
             row = torch.cat([tokens / tokens.sum(), shares])
@@ -58,15 +56,25 @@ def pictured(domains: Sequence[str | None]) -> list[int]:
     return sorted([i for turn in turns for i in turn if i is not None][:MOST_PICTURED])
 
 
-def client_images(federation: Federation, clients: Sequence[int], count: int = 8) -> np.ndarray | None:
-    """Return the first images of some clients as they see them, uint8 (clients, count, channels, height, width)."""
+def client_examples(
+    federation: Federation, clients: Sequence[int], count: int = 8
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return images of some clients as they see them, of as many classes as can be, and their classes.
+
+    uint8 (clients, count, channels, height, width) and int64 (clients, count), -1 where a client has fewer; None for
+    data that are not images.
+    """
     if federation.data.kind != "image":
         return None
-    rows = []
+    rows, classes = [], []
     for i in clients:
         data = ResidentData(federation, i)
         own = data.client.train if len(data.client.train) else data.client.test
-        images = data.inputs[own[:count]].float() / 255
+        labels = data.labels[own].cpu()
+        if labels.ndim > 1 or labels.is_floating_point():  # no one class for each example
+            labels = torch.full((len(own),), -1)
+        chosen = _of_each_class(labels, count)
+        images = data.inputs[own[chosen.to(own.device)]].float() / 255
         if data.client.transform is not None:
             rng = generator(0, "portrait", data.name, device=data.labels.device)
             images = data.client.transform(images, rng)
@@ -76,18 +84,32 @@ def client_images(federation: Federation, clients: Sequence[int], count: int = 8
             images = F.adaptive_avg_pool2d(images, (height, width))
         shown = (images.clamp(0, 1) * 255).round().to(torch.uint8).cpu()
         rows.append(F.pad(shown, (0, 0, 0, 0, 0, 0, 0, count - len(shown)), value=255))
-    return np.asarray(torch.stack(rows).numpy())
+        classes.append(F.pad(labels[chosen], (0, count - len(shown)), value=-1))
+    return np.asarray(torch.stack(rows).numpy()), np.asarray(torch.stack(classes).numpy())
 
 
-def write_portraits(federation: Federation, folder: Path) -> None:
-    """Write the portraits into a run's folder, unless there are too many clients for a report."""
+def _of_each_class(labels: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the positions of examples: the first of each class, then the second of each, and so on; by class.
+
+    >>> _of_each_class(torch.tensor([5, 5, 5, 2, 7]), 4).tolist()
+    [3, 0, 1, 4]
+    """
+    turn = torch.zeros_like(labels)
+    for one in labels.unique():
+        mine = labels == one
+        turn[mine] = torch.arange(int(mine.sum()), dtype=labels.dtype)
+    chosen = turn.argsort(stable=True)[:count]
+    return chosen[labels[chosen].argsort(stable=True)]
+
+
+def portraits(federation: Federation) -> bytes | None:
+    """Return the portraits as the content of a file; None if there are too many clients for a report."""
     if len(federation) > MOST_CLIENTS:
-        return
+        return None
     arrays = {"vectors": client_vectors(federation)}
     clients = pictured([client.kind for client in federation])
-    images = client_images(federation, clients)
-    if images is not None:
-        arrays |= {"images": images, "pictured": np.asarray(clients)}
+    if (found := client_examples(federation, clients)) is not None:
+        arrays |= {"images": found[0], "labels": found[1], "pictured": np.asarray(clients)}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    atomic_write(folder / PORTRAITS, buffer.getvalue())
+    return buffer.getvalue()

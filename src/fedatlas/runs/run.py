@@ -5,8 +5,9 @@ config.toml       the config that made it, if any; `fedatlas train --config` rea
 rounds.jsonl      one line per round
 clients.jsonl     one line per round and client
 timings.jsonl     seconds, in a separate file so that equal runs have equal records
-checkpoints/      the last state, with checksums
+checkpoints/      the last state, and the manifest: a checksum of every file above
 adapted.json      clients that were brought in later, by `fedatlas adapt`
+check.json        what `fedatlas check` found about its clients
 report.html       made by `fedatlas report`
 """
 
@@ -19,19 +20,23 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedatlas.data.html import facts_table
+from fedatlas.data.html import curve_picture, facts_table, rows_table
+from fedatlas.data.task import CLASSIFICATION, find_task
 from fedatlas.errors import RunFolderError
 from fedatlas.parts.types import Tensors
 from fedatlas.runs.checkpoint import Checkpoint, CheckpointStore
+from fedatlas.runs.group_history import GroupHistory, read_groups
 from fedatlas.runs.groups import serving_group
+from fedatlas.runs.manifest import CHECKPOINTS, Manifest, read_manifest
 from fedatlas.runs.profile import ProfileRow, profile_rows
-from fedatlas.runs.schema import RESOLVED, check_run, own_name, read_adapted, read_lines, read_settings
+from fedatlas.runs.schema import RESOLVED, check_run, figure, own_name, read_adapted, read_lines, read_settings
 
 RECORDS = ("rounds.jsonl", "clients.jsonl", "timings.jsonl")
 CONFIG = "config.toml"
 ATLAS = "atlas.safetensors"
 """The atlas that a run made, if its config has ``[atlas] make``."""
 ADAPTED = "adapted.json"
+CHECK = "check.json"
 NEW_ATLAS = "atlas-new.safetensors"
 """The atlas of a run that will replace the one in the folder when it begins."""
 
@@ -49,27 +54,27 @@ class Run:
     @cached_property
     def resolved(self) -> dict[str, Any]:
         """Every setting as it was used."""
-        return read_settings(self.folder / RESOLVED)
+        return read_settings(self.folder / RESOLVED, self._manifest)
 
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
         """One entry per round."""
-        return read_lines(self.folder / "rounds.jsonl")
+        return self._lines("rounds.jsonl")
 
     @cached_property
     def clients(self) -> list[dict[str, Any]]:
         """One entry per round and client."""
-        return read_lines(self.folder / "clients.jsonl")
+        return self._lines("clients.jsonl")
 
     @cached_property
     def timings(self) -> list[dict[str, Any]]:
         """Seconds, one entry per round."""
-        return read_lines(self.folder / "timings.jsonl")
+        return self._lines("timings.jsonl")
 
     @property
     def adapted(self) -> list[dict[str, Any]]:
         """One entry for each client that was brought in later."""
-        return read_adapted(self.folder / ADAPTED)
+        return read_adapted(self.folder / ADAPTED, read_manifest(self.folder / CHECKPOINTS))
 
     @property
     def client_names(self) -> list[str]:
@@ -102,14 +107,29 @@ class Run:
 
     @property
     def best(self) -> dict[str, Any]:
-        """The metrics of the evaluation with the highest accuracy, and its ``round``."""
-        entry = max(self._evaluated(), key=lambda item: item["evaluation"]["accuracy"])
+        """The metrics of the evaluation with the best main metric, and its ``round``."""
+        choose = max if self.higher_is_better(self.metric) else min
+        entry = choose(self._evaluated(), key=lambda item: item["evaluation"][self.metric])
         return {"round": entry["round"], **entry["evaluation"]}
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric by which clients and rounds are compared: the task's main one, often accuracy."""
+        return find_task(self.resolved["federation"].get("task", CLASSIFICATION.name)).main
+
+    def higher_is_better(self, metric: str) -> bool:
+        """Return whether more of a metric is better."""
+        return metric not in self.resolved["training"].get("lower_is_better", ("loss",))
 
     @property
     def seconds(self) -> float:
         """Seconds that training took, evaluation and checkpoints left out."""
         return float(sum(entry["train"] for entry in self.timings))
+
+    @cached_property
+    def groups(self) -> GroupHistory | None:
+        """Who shared a model with whom, what was decided and why; None where all share one without being asked."""
+        return read_groups(self.resolved, self.rounds, self.clients)
 
     def profile(self) -> list[ProfileRow]:
         """Return the time of a round by stage, with the clients' stages if it was trained with ``profile``."""
@@ -120,13 +140,13 @@ class Run:
 
         Where groups of clients have a model each, name a client or a group.
         """
-        state = CheckpointStore(self.folder / "checkpoints").load_state()
+        state = CheckpointStore(self.folder / CHECKPOINTS).load_state()
         shared, buffers = state.model(serving_group(self.folder, self.client_names, state, client, group))
         return {**shared, **buffers}
 
     def checkpoint(self) -> Checkpoint:
         """Return the last checkpoint."""
-        return CheckpointStore(self.folder / "checkpoints").load()
+        return CheckpointStore(self.folder / CHECKPOINTS).load()
 
     def model(
         self,
@@ -170,6 +190,33 @@ class Run:
 
         return adapt(self, client, **options)
 
+    def verify(self) -> None:
+        """Raise RunFolderError, with the file's name, if a file of the run was deleted, cut short or altered.
+
+        A record of a run that was stopped may be longer than the last checkpoint; a resume cuts it back to that.
+        """
+        while True:
+            manifest = read_manifest(self.folder / CHECKPOINTS)
+            try:
+                manifest.check_files(self.folder)
+                for name in RECORDS:
+                    manifest.check_record(name, self.folder / name)
+                if manifest.server is not None:
+                    CheckpointStore(self.folder / CHECKPOINTS).load(limit=0)
+                return
+            except RunFolderError:
+                if read_manifest(self.folder / CHECKPOINTS) == manifest:  # else a running run has just saved
+                    raise
+
+    @cached_property
+    def _manifest(self) -> Manifest:
+        """The files of the run and their checksums, as they were when the run was opened."""
+        return read_manifest(self.folder / CHECKPOINTS)
+
+    def _lines(self, name: str) -> list[dict[str, Any]]:
+        ended = self._manifest.round >= self.resolved["training"]["rounds"]
+        return read_lines(self.folder / name, self._manifest, whole=ended)
+
     def _evaluated(self) -> list[dict[str, Any]]:
         if not self.evaluations:
             raise RunFolderError(
@@ -193,8 +240,21 @@ class Run:
         }
         if self.evaluations:
             for title, found in (("last", self.last), ("best", self.best)):
-                facts[f"{title} accuracy"] = f"{found['accuracy']:.1%} (round {found['round']})"
-        return facts_table(f"Run of {self.label}", facts)
+                facts[f"{title} {self.metric}"] = f"{figure(self.metric, found[self.metric])} (round {found['round']})"
+        return facts_table(f"Run of {self.label}", facts) + self._shown_results()
+
+    def _shown_results(self) -> str:
+        """Return the metric by round as a picture, and the clients that are served worst."""
+        if not self.evaluations:
+            return ""
+        name, rounds = self.metric, [entry["round"] for entry in self.evaluations]
+        curve = curve_picture(
+            rounds, [entry["evaluation"][name] for entry in self.evaluations], about=f"{name} by round"
+        )
+        last = [own for own in self.clients if own["round"] == rounds[-1] and own.get(name) is not None]
+        last.sort(key=lambda own: own[name], reverse=not self.higher_is_better(name))
+        rows = [(own["client"], figure(name, own[name])) for own in last]
+        return curve + rows_table(("worst served", name), rows, most=5)
 
 
 def find_runs(folder: Path) -> list[Run]:

@@ -9,6 +9,7 @@ from typing import Any, NotRequired, TypedDict
 
 from fedatlas.errors import RunFolderError
 from fedatlas.parts.checks import describe_kind, find_misfit
+from fedatlas.runs.manifest import Claim, Manifest, altered
 
 RESOLVED = "resolved.json"
 ALTERED = "the run's folder was altered. Restore the file, or train again."
@@ -102,8 +103,8 @@ class _Adapted(TypedDict):
     num_steps: int
     num_tuned: int
     seconds: float
-    accuracy_before: float
-    accuracy_after: float
+    accuracy_before: NotRequired[float]
+    accuracy_after: NotRequired[float]
 
 
 _LINES = {"rounds.jsonl": _RoundLine, "clients.jsonl": _ClientLine, "timings.jsonl": _TimingLine}
@@ -119,17 +120,19 @@ def check_run(folder: Path) -> None:
         )
 
 
-def read_settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path, manifest: Manifest) -> dict[str, Any]:
     """Read the settings of a run."""
-    settings: dict[str, Any] = _read_json(path)
+    settings: dict[str, Any] = _read_json(path, manifest)
     if wrong := _fault(settings, _Settings):
         raise RunFolderError(f"{path} holds no run's settings: {wrong}; {ALTERED}", code="file-altered", path=str(path))
     return settings
 
 
-def read_adapted(path: Path) -> list[dict[str, Any]]:
+def read_adapted(path: Path, manifest: Manifest) -> list[dict[str, Any]]:
     """Read the records of clients that joined later."""
-    records: list[dict[str, Any]] = _read_json(path) if path.exists() else []
+    if not path.exists() and path.name not in manifest.files:
+        return []
+    records: list[dict[str, Any]] = _read_json(path, manifest)
     if wrong := _fault(records, list[_Adapted]):
         raise RunFolderError(
             f"{path} is not a list of adapted clients: {wrong}; the run's folder was altered. Remove the file.",
@@ -139,30 +142,35 @@ def read_adapted(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a record; a last line that was cut short by a kill is not part of it."""
+def read_lines(path: Path, manifest: Manifest, *, whole: bool) -> list[dict[str, Any]]:
+    """Read a record; lines after the checkpoint, and a last one that a kill cut short, are those of a running run.
+
+    With ``whole`` the run has all its rounds, so there may be no line after the checkpoint.
+    """
+    manifest.check_record(path.name, path)
     if not path.exists():
         return []
-    found = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+    content = path.read_bytes()
+    claim = manifest.records.get(path.name, Claim(0, None))
+    if whole and len(content) > claim.bytes and claim.sha256 is not None:
+        raise altered(path, f"it is longer than the run made it ({len(content)} bytes in place of {claim.bytes})")
+    found: list[dict[str, Any]] = []
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
         try:
             entry = json.loads(line)
-        except ValueError as error:
-            raise RunFolderError(
-                f"{path}, line {number} is not JSON ({error}); {ALTERED}",
-                code="file-altered",
-                path=str(path),
-                line=number,
-            ) from error
+        except (ValueError, RecursionError) as error:
+            raise _line_fault(path, number, f"is not JSON ({error})") from error
         if wrong := _fault(entry, _LINES[path.name]):
-            raise RunFolderError(
-                f"{path}, line {number} is not a record: {wrong}; {ALTERED}",
-                code="file-altered",
-                path=str(path),
-                line=number,
-            )
+            raise _line_fault(path, number, f"is not a record: {wrong}")
+        after = found[-1]["round"] if found else 0
+        if entry["round"] not in (after + 1, *(() if path.name != "clients.jsonl" else (after,))):
+            raise _line_fault(path, number, f"is of round {entry['round']}, after round {after}")
         found.append(entry)
     return found
+
+
+def _line_fault(path: Path, number: int, wrong: str) -> RunFolderError:
+    return RunFolderError(f"{path}, line {number} {wrong}; {ALTERED}", code="file-altered", path=str(path), line=number)
 
 
 def _fault(value: Any, kind: Any) -> str | None:
@@ -182,14 +190,18 @@ def _named(where: str) -> str:
     return f"it{where}" if not where or where.startswith("[") else where
 
 
-def _read_json(path: Path) -> Any:
+def _read_json(path: Path, manifest: Manifest) -> Any:
     try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
+        text = path.read_bytes()
+        manifest.check(path.name, text, path)
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise RunFolderError(
             f"{path} is not valid JSON ({error}); {ALTERED}", code="file-altered", path=str(path)
         ) from error
     except OSError as error:
+        if isinstance(error, RunFolderError):
+            raise
         raise RunFolderError(
             f"cannot read {path}: {error.strerror}.", code="file-unreadable", path=str(path)
         ) from error
@@ -213,3 +225,16 @@ def own_name(path: Path, trained: str) -> str | None:
 def _table(tree: dict[str, Any], key: str) -> dict[str, Any]:
     found = tree.get(key)
     return found if isinstance(found, dict) else {}
+
+
+SHARES = ("accuracy", "iou")
+"""Main metrics between 0 and 1, which are shown in percent."""
+
+
+def figure(metric: str, value: float) -> str:
+    """Return a metric's value as text: a share as percent, another number with four digits.
+
+    >>> figure("accuracy", 0.5), figure("rmse", 61.23456)
+    ('50.0%', '61.23')
+    """
+    return f"{value:.1%}" if metric in SHARES else f"{value:.4g}"

@@ -5,23 +5,29 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
 from fedatlas.engines.engine import gives_same_bits
 from fedatlas.errors import RunFolderError, UsageError
-from fedatlas.runs.checkpoint import Checkpoint, CheckpointStore
-from fedatlas.runs.files import atomic_write
+from fedatlas.runs.checkpoint import CheckpointStore
+from fedatlas.runs.files import disk, unwritable
 from fedatlas.runs.lock import LOCK, lock_folder
-from fedatlas.runs.run import ADAPTED, ATLAS, CONFIG, NEW_ATLAS, RECORDS
+from fedatlas.runs.manifest import CHECKPOINTS, MANIFEST, Claim, Manifest, altered, announce, claim_of, read_manifest
+from fedatlas.runs.run import ADAPTED, ATLAS, CHECK, CONFIG, NEW_ATLAS, RECORDS
 from fedatlas.runs.schema import RESOLVED, read_settings
 from fedatlas.runs.settings_diff import describe, differences
 
+MOST_SPREAD = 10_000
+"""Clients up to which settings are written over several lines, for people to read."""
+STALE = (*RECORDS, "portraits.npz", "introductions.safetensors", "before.json", ADAPTED, CHECK, "report.html")
+"""What a run leaves beside its settings, and a run in its place does not need."""
 _encode = json.JSONEncoder(check_circular=False).encode
 """As ``json.dumps``, which looks for circles that plain records cannot have."""
 
@@ -39,6 +45,41 @@ class RunFolder:
     """The TOML that the run's settings came from."""
 
 
+class _Record:
+    """A file that only grows, with the checksum of what it holds so far."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        """Cut off lines after the checkpoint: they will be written again."""
+        self._running = manifest.check_record(path.name, path)
+        self._size = manifest.records.get(path.name, Claim(0, None)).bytes
+        self.path = path
+        try:
+            self.file = path.open("ab")
+            self.file.truncate(self._size)
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    def write(self, content: bytes) -> None:
+        """Add to the record."""
+        try:
+            disk.write(self.file, content)
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        self._running.update(content)
+        self._size += len(content)
+
+    def claim(self) -> Claim:
+        """Return the claim of all that was written."""
+        return Claim(self._size, self._running.hexdigest())
+
+    def sync(self) -> None:
+        """Wait until the record is on the disk."""
+        try:
+            disk.sync(self.file)
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+
 class RunWriter:
     """Writes a run's folder while it runs."""
 
@@ -52,7 +93,7 @@ class RunWriter:
         overwrite: bool = False,
     ) -> None:
         self.folder = folder
-        self.checkpoints = CheckpointStore(folder / "checkpoints")
+        self.checkpoints = CheckpointStore(folder / CHECKPOINTS)
         taken = check_folder(folder, resume=resume, overwrite=overwrite)
         try:
             self.checkpoints.folder.mkdir(parents=True, exist_ok=True)
@@ -62,99 +103,97 @@ class RunWriter:
                 code="file-unwritable",
                 path=str(folder),
             ) from error
-        self._resumed = taken and resume
-        if self._resumed:
-            check_same(read_settings(folder / RESOLVED), resolved, folder)
-            check_rounds(self.checkpoints.round(), resolved["training"]["rounds"], folder)
         self._lock = lock_folder(folder)
+        self._resumed = taken and resume
+        self._manifest = Manifest()
+        self._records: dict[str, _Record] = {}
         self._resolved, self._config, self._begun = resolved, config, False
-        self._files: dict[str, IO[bytes]] = {}
+        if self._resumed:
+            try:
+                self._check()
+            except BaseException:
+                self.close()
+                raise
+
+    def _check(self) -> None:
+        """Raise RunFolderError if the run cannot go on, or if a file of it was deleted or altered."""
+        self._manifest = read_manifest(self.checkpoints.folder)
+        check_same(read_settings(self.folder / RESOLVED, self._manifest), self._resolved, self.folder)
+        check_rounds(self._manifest.round, self._resolved["training"]["rounds"], self.folder)
+        self._manifest.check_files(self.folder)
+        for name in RECORDS:
+            self._manifest.check_record(name, self.folder / name)
 
     def begin(self) -> None:
         """Write the settings of the run; a run that it replaces is removed only now."""
         if self._begun:
             return
         self._begun = True
-        if self._resumed and self.checkpoints.round() == self._resolved["training"]["rounds"]:
+        if self._resumed and self._manifest.round == self._resolved["training"]["rounds"]:
             return  # nothing is left to do
         if not self._resumed:
             self._clear()
             if (self.folder / NEW_ATLAS).exists():
                 (self.folder / NEW_ATLAS).replace(self.folder / ATLAS)
-        if self._config is not None:
-            atomic_write(self.folder / CONFIG, self._config.encode())
-        atomic_write(self.folder / RESOLVED, json.dumps(self._resolved, indent=1).encode())
+        own = {} if self._config is None else {CONFIG: self._config.encode()}
+        many = len(self._resolved.get("federation", {}).get("clients", ())) > MOST_SPREAD
+        text = json.dumps(self._resolved, separators=(",", ":")) if many else json.dumps(self._resolved, indent=1)
+        self._announce({**own, RESOLVED: text.encode()})
+        if (self.folder / ATLAS).exists():
+            self.keep(ATLAS)
 
-    def open(self, checkpoint: Checkpoint | None) -> None:
+    def add(self, name: str, content: bytes) -> None:
+        """Write a file of the run, before the first checkpoint of this process."""
+        if self._manifest.files.get(name) != claim_of(content):
+            self._announce({name: content})
+
+    def keep(self, name: str) -> None:
+        """Take a file that is in the folder as one of the run's."""
+        files = {**self._manifest.files, name: claim_of((self.folder / name).read_bytes())}
+        self._manifest = replace(self._manifest, files=files)
+
+    def _announce(self, contents: Mapping[str, bytes]) -> None:
+        self._manifest = announce(self.folder, self._manifest, contents)
+
+    def open(self) -> None:
         """Open the records, and cut off lines after the checkpoint: they will be written again."""
-        for name in RECORDS:
-            path = self.folder / name
-            size = checkpoint.records.get(name, 0) if checkpoint else 0
-            try:
-                if path.exists() and path.stat().st_size < size:
-                    raise RunFolderError(
-                        f"{path} is shorter than its checkpoint records, so it was altered. Start the run again.",
-                        code="file-altered",
-                        path=str(path),
-                    )
-                file = path.open("ab")
-                file.truncate(size)
-                file.seek(size)
-            except OSError as error:
-                if isinstance(error, RunFolderError):
-                    raise
-                raise RunFolderError(
-                    f"cannot write {path}: {error.strerror}.", code="file-unwritable", path=str(path)
-                ) from error
-            self._files[name] = file
+        self._records = {name: _Record(self.folder / name, self._manifest) for name in RECORDS}
 
     def write(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Add lines to one of the records."""
-        text = "".join([f"{_encode(line)}\n" for line in lines])
-        try:
-            self._files[name].write(text.encode())
-            self._files[name].flush()  # for readers of a running run; only a checkpoint makes lines durable
-        except OSError as error:
-            raise self._write_failed(name, error) from error
+        """Add lines to one of the records; readers of a running run see them, a checkpoint makes them durable."""
+        self._records[name].write("".join([f"{_encode(line)}\n" for line in lines]).encode())
 
     def save(self, state: Any, clients: Mapping[int, Any], changed: set[int]) -> None:
         """Write a checkpoint that covers the records written so far."""
-        self.flush()
-        sizes = {name: file.tell() for name, file in self._files.items()}
-        self.checkpoints.save(state, clients, changed, sizes)
+        self.begin_save(state, clients, changed)()
 
-    def flush(self) -> None:
-        """Hand the records to the system."""
-        for name, file in self._files.items():
-            try:
-                file.flush()
-                os.fsync(file.fileno())
-            except OSError as error:
-                raise self._write_failed(name, error) from error
+    def begin_save(self, state: Any, clients: Mapping[int, Any], changed: set[int]) -> Callable[[], None]:
+        """Begin a checkpoint that covers the records written so far; return the rest, which waits for the disk."""
+        records = {name: record.claim() for name, record in self._records.items()}
+        rest = self.checkpoints.begin(state, clients, changed, records, self._manifest.files)
+
+        def finish() -> None:
+            for record in self._records.values():
+                record.sync()
+            rest()
+
+        return finish
 
     def close(self) -> None:
         """Close the records; a full disk was reported when a line was written."""
-        for file in self._files.values():
-            try:
-                file.close()
-            except OSError:
-                continue
-        self._files = {}
+        for record in self._records.values():
+            with suppress(OSError):
+                record.file.close()
+        self._records = {}
         if self._lock is not None:
             self._lock.close()
 
     def _clear(self) -> None:
-        stale = (*RECORDS, "portraits.npz", ADAPTED, "report.html")
-        for path in [*(self.folder / name for name in stale), *self.checkpoints.folder.iterdir()]:
-            path.unlink(missing_ok=True)
-
-    def _write_failed(self, name: str, error: OSError) -> RunFolderError:
-        return RunFolderError(
-            f"cannot write {self.folder / name}: {error.strerror}. The last checkpoint is intact: "
-            "make space, then resume.",
-            code="file-unwritable",
-            path=str(self.folder / name),
-        )
+        for path in [*(self.folder / name for name in STALE), *self.checkpoints.folder.iterdir()]:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise unwritable(path, error) from error
 
 
 def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
@@ -165,6 +204,9 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
             code="resume-and-overwrite",
         )
     taken = (folder / RESOLVED).exists()
+    checkpoints = folder / CHECKPOINTS
+    if not taken and not overwrite and (checkpoints / MANIFEST).exists() and read_manifest(checkpoints).round:
+        raise altered(folder / RESOLVED, "it is missing, and the folder holds checkpoints of a run")
     if taken and not resume and not overwrite:
         raise RunFolderError(
             f"{folder} already holds a run. Resume it (--resume), replace it (--overwrite) or use another folder.",
@@ -193,7 +235,7 @@ def check_rounds(played: int, asked: int, folder: Path) -> None:
 
 def _is_ours(name: str) -> bool:
     """Return whether a run that was killed at its start could have left this file."""
-    return name in (*RECORDS, CONFIG, ATLAS, LOCK, "checkpoints") or name.endswith(".partial")
+    return name in (*STALE, CONFIG, ATLAS, LOCK, CHECKPOINTS) or name.endswith(".partial")
 
 
 def versions() -> dict[str, str]:

@@ -113,8 +113,8 @@ class _Trial:
 
 def _check_description(algorithm: Algorithm) -> None:
     """Every part is a frozen dataclass with a name, and the whole can be written down."""
-    slots = (algorithm.sampler, algorithm.sharing, *algorithm.objective, *algorithm.weighting, *algorithm.server)
-    for part in (*slots, algorithm.split, algorithm.optimizer, *algorithm.extensions):
+    slots = (algorithm.sampler, algorithm.sharing, *algorithm.objective, *algorithm.weighting, *algorithm.combination)
+    for part in (*slots, *algorithm.server, algorithm.split, algorithm.optimizer, *algorithm.extensions):
         if not is_dataclass(part) or not getattr(part, "__dataclass_params__").frozen:  # noqa: B009
             what = f"{type(part).__name__} is not a frozen dataclass"
             do = "Write @dataclass(frozen=True, kw_only=True) above it and make its settings fields."

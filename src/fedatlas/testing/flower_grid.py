@@ -32,11 +32,14 @@ class InProcessGrid(Grid):
         *,
         registered: bool = True,
         tamper: Tamper | None = None,
+        task: str = "train",
     ) -> None:
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # else Flower's processes set it
         self.app, self.tamper = app, tamper
         self.names = {i + 1: name for i, name in enumerate(nodes)}
-        self.contexts = {i: Context(1, i, dict(nodes[name]), RecordDict(), {}) for i, name in self.names.items()}
+        self.contexts = {
+            i: Context(1, i, dict(nodes[name]), RecordDict(), {"task": task}) for i, name in self.names.items()
+        }
         self.registered = {i: name if registered else "" for i, name in self.names.items()}
         self.online = set(self.names)
         self.replies: dict[str, Message] = {}

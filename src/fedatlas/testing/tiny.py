@@ -102,7 +102,7 @@ class Watched:
     def __init__(self, simulator: Simulator) -> None:
         self.simulator, self.roster = simulator, simulator.roster
         self.initial, self.prepare, self.commit = simulator.initial, simulator.prepare, simulator.commit
-        self.evaluate = simulator.evaluate
+        self.evaluate, self.takes = simulator.evaluate, simulator.takes
         self.lost: int | None = None
         """The client whose upload does not arrive."""
         self.in_vain = True

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from fedatlas.parts.types import (
     Assignment,
+    Branch,
     Candidate,
     ClientInfo,
     ClientLosses,
     ClientScore,
     InitialModel,
     Memory,
+    ServerState,
     Tensors,
     Upload,
 )
@@ -50,16 +52,20 @@ class Clients(Protocol):
         """Get ready for the next round while this one's clients train. It may do nothing."""
         ...
 
+    def takes(self, before: ServerState, after: ServerState, uploads: Sequence[Upload]) -> bool:
+        """Return whether the result of a round may be kept; if not, the model stays as it was before."""
+        ...
+
     def commit(self) -> None:
         """Make the clients' memory after this round the valid one."""
         ...
 
     def evaluate(
-        self, shared: Tensors, buffers: Tensors, clients: Sequence[int], *, round: int, branch: bool = False
+        self, shared: Tensors, buffers: Tensors, clients: Sequence[int], *, round: int, branch: Branch = ""
     ) -> Sequence[ClientScore]:
         """Return how the shared model, with each client's personal parameters, does on the clients' test parts.
 
-        With ``branch`` the personal parameters are those of the clients' second memory.
+        ``branch`` says in which of the clients' memories the personal parameters are.
         """
         ...
 
@@ -71,6 +77,19 @@ class SavedClients(Clients, Protocol):
     """What a checkpoint keeps of each client."""
     changed: set[int]
     """The clients whose memory changed since the last checkpoint."""
+
+    def test_later(
+        self, shared: Tensors, buffers: Tensors, round: int, then: Callable[[list[ClientScore]], None]
+    ) -> bool:
+        """Test a model with the next training, and call ``then`` with the scores before that changes any memory.
+
+        Return False where tests are as quick at once; nothing happens then.
+        """
+        ...
+
+    def saved(self) -> None:
+        """Take note that a checkpoint holds the memory as it is now."""
+        ...
 
     def place(self, tensor: Tensor) -> Tensor:
         """Return a tensor from a file on the model's device and in the model's memory format."""

@@ -17,12 +17,12 @@ from fedatlas.parts.algorithm import Algorithm
 from fedatlas.runs.run import Run
 from fedatlas.training.progress import Bar, Progress
 from fedatlas.training.settings import Settings
-from fedatlas.training.train import train
+from fedatlas.training.train import named_algorithm, train
 
 
 def compare(
     federation: Federation,
-    algorithms: Mapping[str, Algorithm] | Sequence[Algorithm],
+    algorithms: Mapping[str, Algorithm] | Sequence[Algorithm | str],
     settings: Settings | None = None,
     *,
     seeds: Sequence[int] = (0,),
@@ -33,13 +33,13 @@ def compare(
 ) -> list[Run]:
     """Train each algorithm with each seed on a federation, and return the runs, those of the first seed first.
 
-    ``algorithms`` go by their names, or by the keys of a mapping. Each run is kept in ``folder``/NAME-SEED. One whose
-    training breaks does not stop the others; when all have ended, its error is raised.
+    ``algorithms`` or names of recipes go by their names, or by the keys of a mapping. Each run is kept in
+    ``folder``/NAME-SEED. One whose training breaks does not stop the others; when all have ended, its error is raised.
 
         runs = compare(federation, [fedavg(), fedprox(mu=0.1)], Settings(rounds=10), seeds=(0, 1, 2))
         fedatlas.report.write_report(runs, "report.html")
     """
-    named = list(algorithms.items() if isinstance(algorithms, Mapping) else ((one.name, one) for one in algorithms))
+    named = list(algorithms.items() if isinstance(algorithms, Mapping) else _by_name(algorithms))
     if twice := sorted(name for name, count in Counter(name for name, _ in named).items() if count > 1):
         raise UsageError(
             f"compare: two algorithms are named {twice[0]!r}, and both would go to one folder. Give a mapping with a "
@@ -68,6 +68,11 @@ def compare(
         if isinstance(outcome, TrainingError):
             raise outcome
     return [outcome for outcome in outcomes if not isinstance(outcome, TrainingError)]
+
+
+def _by_name(algorithms: Sequence[Algorithm | str]) -> list[tuple[str, Algorithm]]:
+    built = [named_algorithm(one) for one in algorithms]
+    return [(one.name, one) for one in built]
 
 
 def train_each(tasks: Mapping[Path, Callable[[], Run]], jobs: int = 1) -> list[Run | TrainingError]:

@@ -32,7 +32,7 @@ class Draws:
         self._candidates = [client.id for client in roster if not client.held_out]
         self._known = frozenset(self._candidates)
         check_cohort_size(count, len(self._candidates))
-        self._sampler, self._roster, self._count, self._seed = sampler, roster, count, seed
+        self._sampler, self._roster, self.count, self.seed = sampler, roster, count, seed
         self._ahead: tuple[int, Tensors, tuple[list[int], Tensors]] | None = None
 
     def draw(self, number: int, memory: Tensors, drawn_from: Sequence[Sequence[int]] = ()) -> tuple[list[int], Tensors]:
@@ -43,10 +43,10 @@ class Draws:
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[0] == number and ahead[1] is memory and not drawn_from:
             return ahead[2]
-        rng = numpy_generator(self._seed, "sampling", number)
+        rng = numpy_generator(self.seed, "sampling", number)
         sets = [list(own) for own in drawn_from] or [self._candidates]
         drawn: list[int] = []
-        for candidates, count in zip(sets, shares(self._count, [len(own) for own in sets]), strict=True):
+        for candidates, count in zip(sets, shares(self.count, [len(own) for own in sets]), strict=True):
             if count:
                 answer = self._sampler.sample(candidates, count, self._roster, memory, rng)
                 own, memory = self._sound(answer, count)
@@ -85,7 +85,7 @@ class Draws:
                 sampler=title,
                 got=strangers[0],
             )
-        if len(ids) != count:
+        if len(ids) != count and not self._sampler.varies:
             raise SamplingError(
                 f"{title} drew {ids!r:.80}: {len(ids)} clients, and {count} of {len(self._known)} were asked "
                 f"for. {DRAW}",

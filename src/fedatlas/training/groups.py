@@ -13,6 +13,8 @@ from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.sharing import COMMON, PLAIN, One, Plan, Sharing
 from fedatlas.parts.tensor_math import without
 from fedatlas.parts.types import (
+    GROUP,
+    RIVAL,
     Candidate,
     ClientInfo,
     ClientLosses,
@@ -37,14 +39,14 @@ class Groups:
         self._rosters = GroupRosters(clients.roster)
         self._grouped = clients.initial().grouped if self.plans else frozenset[str]()
 
-    def plan(self, state: ServerState, number: int, rounds: int) -> Plan:
-        """Return what a round trains."""
+    def plan(self, state: ServerState, number: int, rounds: int) -> Sequence[Plan]:
+        """Return what a round trains, turn by turn."""
         if not self.plans:
-            return PLAIN
+            return (PLAIN,)
         return self.sharing.plan(state.memory[self.key], self.clients.roster, number, rounds)
 
     def begin(self, state: ServerState, plan: Plan, chosen: Sequence[ClientInfo]) -> ServerState:
-        """Return the state with the groups that begin in this round, and with the clients' choice of a group."""
+        """Return the state with the groups that begin in this turn, and with the clients' choice of a group."""
         if plan.begins:
             groups = list(state.groups)
             groups += [self._branched(state)] * (max(plan.begins) + 1 - len(groups))
@@ -57,7 +59,7 @@ class Groups:
         return state
 
     def pools(self, state: ServerState, plan: Plan, cohort: Cohort, chosen: Sequence[ClientInfo]) -> Pools:
-        """Return the pools of a round."""
+        """Return the pools of a turn."""
         if plan.common:
             state = replace(state, groups=(), group_of=None)
         elif plan.group_of is not None:
@@ -71,11 +73,13 @@ class Groups:
         return Pools(self.algorithm, state, cohort, chosen, self._rosters)
 
     def applied(self, state: ServerState, plan: Plan, pools: Pools) -> ServerState:
-        """Return the state after the server's rules have seen the weighted changes of a round."""
+        """Return the state after the server's rules have seen the weighted changes of a turn."""
         common, groups = pools.apply()
         if plan.common:
             return replace(state, shared=common.shared, buffers=common.buffers, memory=common.memory)
-        if plan.group_of is not None:
+        if plan.beside:
+            state = replace(state, groups=groups)
+        elif plan.group_of is not None:
             # The common model keeps the parameters that the groups trained for themselves.
             memory = {key: {**state.memory[key], **own} for key, own in common.memory.items()}
             shared, buffers = {**state.shared, **common.shared}, {**state.buffers, **common.buffers}
@@ -85,25 +89,29 @@ class Groups:
         return self._regrouped(state, plan, pools) if groups else state
 
     def remembered(self, state: ServerState, plan: Plan, pools: Pools) -> Memory:
-        """Return what the server remembers for all clients after the surveys of a round."""
+        """Return what the server remembers for all clients after the surveys of a turn."""
+        if plan.beside:
+            return state.memory
         if plan.group_of is None:
             return pools.memory
         return {key: {**state.memory[key], **own} for key, own in pools.memory.items()}
 
     def compare(self, state: ServerState, plan: Plan, rounds: int) -> ServerState:
-        """Compare the common model with the groups' on held-back examples, and let the sharing decide who leaves."""
+        """Compare the rival with the groups' models on held-back examples, and let the sharing decide who leaves."""
         if plan.group_of is None:
             return state
         losses: dict[int, Mapping[int, ClientLosses]] = {}
-        common = Candidate(state.shared, state.buffers)
-        for group in range(len(state.groups)):
+        *groups, _ = state.groups
+        rival = Candidate(*state.model(len(groups)), branch=RIVAL)
+        for group in range(len(groups)):
             own = (plan.group_of == group).nonzero()[:, 0].tolist()
             members = [client for client in own if not self.clients.roster[client].held_out]
-            candidates = [common, Candidate(*state.model(group), branch=plan.branch)]
+            candidates = [rival, Candidate(*state.model(group), branch=plan.branch)]
             losses[group] = self.clients.losses(candidates, members, round=state.round, held_back=True)
         before = state.memory[self.key]
         serving, memory = self.sharing.decide(before, self.clients.roster, losses, state.round, rounds)
-        return replace(state, group_of=serving, memory={**state.memory, self.key: memory})
+        state = replace(state, memory={**state.memory, self.key: memory})
+        return state if serving is None else replace(state, groups=tuple(groups), group_of=serving)
 
     def remarks(self, state: ServerState) -> Mapping[str, Any]:
         """Return what a round's record shows of the groups."""
@@ -161,6 +169,6 @@ def evaluate(algorithm: Algorithm, clients: Clients, state: ServerState) -> list
     scores: list[ClientScore] = []
     for group, own in sorted(members.items()):
         if group != COMMON or sharing.keeps_common:
-            branch = sharing.keeps_common and group != COMMON
+            branch = GROUP if sharing.keeps_common and group != COMMON else ""
             scores += clients.evaluate(*state.model(group), own, round=state.round, branch=branch)
     return sorted(scores, key=lambda score: score.client)

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.client.data import ResidentData
+from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model, without_running_statistics
+from fedatlas.models.logits_only import LogitsOnly, lacks_features
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.seeds import derive, generator, repeatable, seeded
 
@@ -67,15 +69,15 @@ def _missing_argument(function: Callable[..., Any]) -> str | None:
 
 
 @torch.no_grad()
-def try_network(network: nn.Module, federation: Federation, device: torch.device) -> None:
-    """Raise UsageError if a network does not return features and logits for two examples.
+def try_network(network: nn.Module, federation: Federation, device: torch.device) -> nn.Module:
+    """Return a network that returns features and outputs; one that returns its outputs alone is wrapped.
 
-    Neither the network nor any generator changes.
+    Raise UsageError if it returns something else for two examples. Neither the network nor any generator changes.
     """
     try:
         trial = copy.deepcopy(network).to(device).eval()
     except Exception:  # whatever a custom module raises; training will show what is wrong
-        return
+        return network
     number = federation.training_ids[0]
     train = federation.clients[number].train
     rng = generator(0, "trial", device=federation.data.labels.device)
@@ -94,30 +96,38 @@ def try_network(network: nn.Module, federation: Federation, device: torch.device
                 shape=shape,
             ) from error
     if isinstance(output, Tensor):
-        raise UsageError(
-            f"model {title} returned one tensor, of shape {tuple(output.shape)}, and not two. {RETURN}",
-            code="model-outputs",
-            got="one tensor",
-        )
+        network, output = LogitsOnly(network), (output, output)
     if not isinstance(output, tuple | list) or len(output) != 2 or not all(isinstance(o, Tensor) for o in output):
         kinds = [type(o).__name__ for o in output] if isinstance(output, tuple | list) else type(output).__name__
         raise UsageError(
             f"model {title} returned {kinds} and not two tensors. {RETURN}", code="model-outputs", got=kinds
         )
-    wanted = (len(inputs), federation.num_classes)
+    data = federation.data
+    wanted = (len(inputs), *data.task.output_shape(federation.num_classes, data.labels.shape[1:]))
     if tuple(output[1].shape) != wanted:
         raise UsageError(
             f"model {title} returned logits of shape {tuple(output[1].shape)} for two examples, wanted {wanted}: one "
-            f"number for each of the {wanted[1]} classes of {federation.name}. Fit its last layer to them, or swap "
-            "what it returns if the logits come first: `return features, logits`.",
+            f"number for each of the {wanted[1]} {data.task.outputs} of {federation.name}. Fit its last layer to them, "
+            "or swap what it returns if the logits come first: `return features, logits`.",
             code="model-outputs",
             got=tuple(output[1].shape),
             wanted=wanted,
         )
+    return network
+
+
+def usual_model(
+    model: Model | None, options: Mapping[str, Any], data: Dataset, algorithm: Algorithm
+) -> tuple[Model, dict[str, Any]]:
+    """Return a model and its options; where none is given, the usual one for the data and the algorithm."""
+    if model is not None:
+        return model, dict(options)
+    name, own = algorithm.usual_model(data.kind)
+    return name, {**own, **options}
 
 
 def make_model(
-    model: Model,
+    model: Model | None,
     options: Mapping[str, Any],
     federation: Federation,
     algorithm: Algorithm,
@@ -129,8 +139,17 @@ def make_model(
 
     A custom model is tried on two examples on the device ``try_on``, if that is given.
     """
+    data = federation.data
+    model, options = usual_model(model, options, data, algorithm)
     network: nn.Module
     if isinstance(model, str):
+        if data.task.output_shape(1, data.labels.shape[1:]) != (1,):
+            raise UsageError(
+                f"no model by name predicts {data.task.name} ({model!r}). Give a network of yours that returns logits "
+                f"of shape {('N', *data.task.output_shape(federation.num_classes, data.labels.shape[1:]))}.",
+                code="task-unfit",
+                got=data.task.name,
+            )
         network = build_model(
             model,
             num_classes=federation.num_classes,
@@ -147,10 +166,23 @@ def make_model(
                 code="model-options",
                 got=dict(options),
             )
-        network = own_network(model, seed)
-        if try_on is not None:
-            try_network(network, federation, try_on)
+        network = try_network(own_network(model, seed), federation, try_on or torch.device("cpu"))
+    check_features(network, algorithm)
     return extended(network, algorithm, seed)
+
+
+def check_features(network: nn.Module, algorithm: Algorithm) -> None:
+    """Raise UsageError if a part looks at features and the network returns its outputs alone."""
+    terms = [type(term).__name__ for term in algorithm.objective if term.needs_features]
+    wants = next(iter([*terms, *(type(own).__name__ for own in algorithm.extensions if own.needs_features)]), None)
+    if wants is not None and lacks_features(network):
+        raise UsageError(
+            f"{algorithm.name}: {wants} looks at features, and the model returns its outputs alone. Name the layer "
+            "whose inputs they are, model=fedatlas.models.with_features(net, 'fc'), or end its forward with `return "
+            "features, logits`.",
+            code="features-missing",
+            part=wants,
+        )
 
 
 def extended(network: nn.Module, algorithm: Algorithm, seed: int) -> nn.Module:

@@ -10,15 +10,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedatlas.errors import TrainingError
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.combination import Gathered
 from fedatlas.parts.sharing import COMMON
 from fedatlas.parts.tensor_math import add, mean_change, weighted_sum, without
 from fedatlas.parts.types import ClientInfo, Cohort, GroupState, Memory, Roster, ServerState, Tensors, Upload
+from fedatlas.seeds import derive
 from fedatlas.training.running_sum import Foreseen, RunningSum
 
 
@@ -42,7 +45,8 @@ class Pool:
         self.uploads: list[Upload] = []
         self.weights = torch.empty(0)
         self._left_out = left_out
-        foreseeable = all(link.foreseeable for link in algorithm.weighting)
+        self._gathered: Gathered | None = None
+        foreseeable = not algorithm.combination and all(link.foreseeable for link in algorithm.weighting)
         # A function and not a method: a circle would keep the uploads, which may be in lent memory.
         foresee = partial(_foresee, algorithm, cohort, expected, self.memory)
         self._running = RunningSum(foresee if foreseeable else None)
@@ -75,24 +79,52 @@ class Pool:
         self.uploads.append(upload)
 
     def weigh(self) -> None:
-        """Compute how much each upload counts; there must be one."""
+        """Compute how much each upload counts; there must be one, unless the combination also works on none."""
         self.uploads.sort(key=lambda upload: upload.client)
         self.cohort = replace(self.cohort, uploads=self.uploads)
-        found = self._running.weights(self.uploads)
-        self.weights, weighed = found or _weigh(self.algorithm, self.cohort, self.memory)
-        self.memory |= weighed
+        if self.uploads:
+            found = self._running.weights(self.uploads)
+            self.weights, weighed = found or _weigh(self.algorithm, self.cohort, self.memory)
+            self.memory |= weighed
+        if self.algorithm.combination:
+            self._combine()
+
+    def _combine(self) -> None:
+        """Let the combination's links see the changes, and take the weights that they leave."""
+        self._gathered = Gathered(
+            changes=[upload.change for upload in self.uploads], moves=self._moves(), weights=self.weights
+        )
+        for link in self.algorithm.combination:
+            key = f"combination/{link.name}"
+            self._gathered, self.memory[key] = link.combine(self._gathered, self.memory[key], self.cohort)
+            if link.ignores_weights and self.uploads:
+                self.weights = torch.full_like(self.weights, 1 / len(self.uploads))
+        if len(self._gathered.changes) == len(self.uploads):
+            self.weights = self._gathered.weights
+
+    @property
+    def remarks(self) -> Mapping[str, Any]:
+        """What the combination says of the round."""
+        return {} if self._gathered is None else self._gathered.remarks
 
     def apply(self) -> GroupState:
         """Return what the pool shares and remembers after the server's rules have seen the weighted change."""
-        uploads, weights, kept = self.uploads, self.weights, self.kept
-        change = self._running.total(uploads, weights) or mean_change(uploads, weights)
+        uploads, weights, kept, found = self.uploads, self.weights, self.kept, self._gathered
+        if found is None:
+            change = self._running.total(uploads, weights) or mean_change(uploads, weights)
+            moves: Sequence[Tensors] = self._moves()
+        else:
+            change, moves, weights = weighted_sum(found.changes, found.weights), found.moves, found.weights
         for rule in self.algorithm.server:
             key = f"server/{rule.name}"
             change, self.memory[key] = rule.apply(change, self.memory[key], self.cohort)
-        # As changes, so that a buffer that no client changed keeps its bits.
-        moved = [add(upload.buffers, kept.buffers, -1.0) for upload in uploads] if kept.buffers else []
-        buffers = add(kept.buffers, weighted_sum(moved, weights)) if moved else {}
+        buffers = add(kept.buffers, weighted_sum(moves, weights)) if kept.buffers and moves[0] else kept.buffers
         return GroupState(shared=add(kept.shared, change), buffers=buffers, memory=self.memory)
+
+    def _moves(self) -> list[Tensors]:
+        """Return how clients moved the shared buffers: as changes, so that one that nobody changed keeps its bits."""
+        kept = self.kept.buffers
+        return [add(upload.buffers, kept, -1.0) if kept else {} for upload in self.uploads]
 
     def _cut_notes(self, notes: Memory) -> Memory:
         if not self._left_out:
@@ -124,7 +156,8 @@ class Pools:
             own = state.groups[group]
             roster = rosters.of(state.group_of, group)
             draws = {client.id: cohort.draws[client.id] for client in members}
-            part = replace(cohort, roster=roster, draws=draws, shared=own.shared)
+            seed = derive(cohort.seed, "group", group)
+            part = replace(cohort, roster=roster, draws=draws, shared=own.shared, seed=seed)
             self.groups[group] = Pool(algorithm, own, part, members, common)
 
     def group_of(self, client: int) -> int:
@@ -170,7 +203,7 @@ class Pools:
         """Weigh the uploads, and return how much each counts in its group, or among all where there are no groups."""
         found: dict[int, float] = {}
         for pool in self:
-            if pool.uploads:
+            if pool.uploads or self.algorithm.private:
                 pool.weigh()
                 found |= {u.client: w for u, w in zip(pool.uploads, pool.weights.tolist(), strict=True)}
         return dict(sorted(found.items()))
@@ -178,13 +211,19 @@ class Pools:
     def apply(self) -> tuple[GroupState, tuple[GroupState, ...]]:
         """Return what all clients share after the round, and what each group shares."""
         common: GroupState = self.state
-        if self.common is not None and self.common.uploads:
+        if self.common is not None and (self.common.uploads or self.algorithm.private):
             common = self.common.apply()
         groups = list(self.state.groups)
         for group, pool in self.groups.items():
             if pool.uploads:
                 groups[group] = pool.apply()
         return common, tuple(groups)
+
+    def remarks(self) -> dict[str, Any]:
+        """Return what the combination says of the round, of all clients or by group."""
+        found = {} if self.common is None else dict(self.common.remarks)
+        own = {str(group): dict(pool.remarks) for group, pool in self.groups.items() if pool.remarks}
+        return {**found, "groups": own} if own else found
 
     def __iter__(self) -> Iterator[Pool]:
         if self.common is not None:

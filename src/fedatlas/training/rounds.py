@@ -5,8 +5,9 @@
 3 brief them                   server.note
 4 train                        the clients decide where: loop, worker processes, other machines
 5 weigh the uploads            weighting
-6 turn changes into a change   server.apply
-7 remember                     sampler.observe
+6 make one change of them      combination; without one, the weighted mean
+7 turn it into the applied one server.apply
+8 remember                     sampler.observe
 
 ``play`` yields one finished round after another: to log, to watch or to stop is the body of a ``for``.
 """
@@ -16,7 +17,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from fedatlas.client.timing import Stopwatch, client_seconds
 from fedatlas.parts.algorithm import Algorithm
@@ -33,6 +37,7 @@ from fedatlas.parts.types import (
     Tensors,
     Upload,
 )
+from fedatlas.seeds import derive
 from fedatlas.training.clients import Clients
 from fedatlas.training.draws import Draws
 from fedatlas.training.groups import Groups
@@ -47,11 +52,13 @@ class RoundRecord:
     cohort: tuple[int, ...]
     """The clients that were drawn, by id."""
     weights: Mapping[int, float]
-    """How much each upload counted; a client that is missing here did not answer."""
+    """How much each upload counted, in the first turn; a client that is missing here did not answer."""
     losses: Mapping[int, float]
     """Mean training loss of each client that answered and took a step."""
     groups: tuple[int, ...] | None = None
-    """The group in which each client trains in this round, -1 for none; None where it trains what is common to all."""
+    """The group in which each client trains in this round's last turn, -1 for none; None where there are no groups."""
+    combination: Mapping[str, Any] = field(default_factory=dict)
+    """What the parts say that made one change of all, in the first turn; where there are groups, by group."""
     sharing: Mapping[str, Any] = field(default_factory=dict)
     """What the sharing says about the groups after the round."""
     own: tuple[ClientScore, ...] = ()
@@ -67,11 +74,11 @@ class Round(NamedTuple):
     """The server's state after the round."""
     record: RoundRecord
     assignments: list[Assignment]
-    """What the server sent to each client of the round."""
+    """What the server sent to each client of the round, in the last turn if there are several."""
     uploads: list[Upload]
-    """The clients' uploads, by client id. The list is emptied when the next round begins."""
+    """The clients' uploads of that turn, by client id. The list is emptied when the next round begins."""
     surveys: dict[int, Memory]
-    """The clients' replies before training, by client id. It is emptied when the next round begins."""
+    """The clients' replies before that training, by client id. It is emptied when the next round begins."""
     seconds: Mapping[str, float]
     """Seconds by stage, server side."""
 
@@ -158,6 +165,38 @@ def play(
         del found
 
 
+@dataclass(frozen=True)
+class _Task:
+    """What a turn of a round is for."""
+
+    turn: int
+    plan: Plan
+    chosen: Sequence[ClientInfo]
+    test_own: bool
+
+
+class _Numbers(NamedTuple):
+    """What the uploads of a turn say beside their tensors."""
+
+    losses: Mapping[int, float]
+    own: tuple[ClientScore, ...]
+    seconds: Mapping[str, float]
+    combination: Mapping[str, Any]
+
+
+class _Turn(NamedTuple):
+    """One turn of a round: all rounds but those of a trial have one."""
+
+    state: ServerState
+    plan: Plan
+    group_of: Tensor | None
+    assignments: list[Assignment]
+    uploads: list[Upload]
+    surveys: dict[int, Memory]
+    weights: Mapping[int, float]
+    numbers: _Numbers
+
+
 class _Table:
     """Who plays, and by which rules."""
 
@@ -170,14 +209,10 @@ class _Table:
     def play(self, state: ServerState, test_own: bool, while_training: Callable[[], object] | None) -> Round:
         """Play the next round."""
         watch, number = Stopwatch(), state.round + 1
-        plan = self.groups.plan(state, number, self.rounds)
-        drawn, sampling = self.draws.draw(number, state.memory[self.sampler], plan.drawn_from)
+        plans = self.groups.plan(state, number, self.rounds)
+        drawn, sampling = self.draws.draw(number, state.memory[self.sampler], plans[0].drawn_from)
         times = Counter(drawn)
-        chosen = [self.roster[i] for i in sorted(times)]
         watch.lap("sampling")
-        state = self.groups.begin(state, plan, chosen)
-        if self.algorithm.sharing.asks:
-            watch.lap("losses")
         cohort = Cohort(
             round=number,
             rounds=self.rounds,
@@ -186,19 +221,53 @@ class _Table:
             draws=times,
             shared=state.shared,
             lr=self.algorithm.optimizer.lr_at(number, self.rounds),
+            size=self.draws.count,
+            seed=derive(self.draws.seed, "server", number),
         )
-        pools = self.groups.pools(state, plan, cohort, chosen)
-        surveys = self._survey(pools, chosen, plan)
+        turns: list[_Turn] = []
+        for i, plan in enumerate(plans):
+            taking = [self.roster[c] for c in sorted(times) if plan.has(c)]
+            if not taking and turns:
+                continue
+            if turns:
+                # An upload may be in memory that the next turn needs.
+                turns[-1].uploads.clear()
+                turns[-1].surveys.clear()
+            meanwhile = None if turns else partial(self._meanwhile, while_training, number, sampling, watch)
+            turns.append(self._turn(state, cohort, _Task(i, plan, taking, test_own and not turns), meanwhile, watch))
+            state = turns[-1].state
+            if not i and (turns[0].uploads or self.algorithm.private):
+                sampling = self.algorithm.sampler.observe(sampling, replace(cohort, uploads=turns[0].uploads))
+        self.clients.commit()
+        watch.lap("memory")
+        after = replace(state, round=number, memory={**state.memory, self.sampler: sampling})
+        if plans[-1].compares:
+            after = self.groups.compare(after, plans[-1], self.rounds)
+            watch.lap("losses")
+        remarks = self.groups.remarks(after)
+        record = _record(number, turns, drawn, {**remarks, "compared": True} if plans[-1].compares else remarks)
+        last = turns[-1]
+        return Round(after, record, last.assignments, last.uploads, last.surveys, watch.seconds)
+
+    def _turn(
+        self, state: ServerState, cohort: Cohort, task: _Task, meanwhile: Callable[[], None] | None, watch: Stopwatch
+    ) -> _Turn:
+        """Let clients train once, and return what the server makes of it."""
+        plan, chosen = task.plan, task.chosen
+        state = self.groups.begin(state, plan, chosen)
+        if self.algorithm.sharing.asks:
+            watch.lap("losses")
+        if task.turn:
+            cohort = replace(cohort, seed=derive(self.draws.seed, "server", cohort.round, task.turn))
+        pools = self.groups.pools(state, plan, replace(cohort, shared=state.shared), chosen)
+        surveys = self._survey(pools, task)
         if self.algorithm.surveys:
             watch.lap("surveys")
-
-        assignments = self._assignments(pools, chosen, plan, test_own)
-        arriving = self.clients.train(assignments)
+        assignments = self._assignments(pools, task)
+        arriving = self.clients.train(assignments) if assignments else iter(())
         watch.lap("training")
-        if while_training is not None:
-            while_training()
-        watch.lap("records")
-        self._look_ahead(number, sampling)
+        if meanwhile is not None:
+            meanwhile()
         uploads: list[Upload] = []
         for upload in arriving:
             pools.take(upload)
@@ -206,51 +275,58 @@ class _Table:
         uploads.sort(key=lambda upload: upload.client)
         watch.lap("training")
         weights: Mapping[int, float] = {}
-        remembered = self.groups.remembered(state, plan, pools)
-        after = replace(state, round=number, memory={**remembered, self.sampler: sampling})
-        if uploads:
+        after = replace(state, memory=self.groups.remembered(state, plan, pools))
+        if uploads or self.algorithm.private:
             weights = pools.weights()
             watch.lap("weighting")
-            sampling = self.algorithm.sampler.observe(sampling, replace(cohort, uploads=uploads))
             after = self.groups.applied(after, plan, pools)
-            after = replace(after, memory={**after.memory, self.sampler: sampling})
+            if not self.clients.takes(state, after, uploads):
+                after, weights, uploads = state, {}, []
         watch.lap("aggregation")
-        self.clients.commit()
-        watch.lap("memory")
-        if plan.compares:
-            after = self.groups.compare(after, plan, self.rounds)
-            watch.lap("losses")
-        record = _record(pools, drawn, uploads, weights, self.groups.remarks(after))
-        return Round(after, record, assignments, uploads, surveys, watch.seconds)
+        numbers = _Numbers(
+            losses={u.client: u.metrics["loss"] for u in uploads if u.num_steps},
+            own=tuple(u.score for u in uploads if u.score is not None),
+            seconds=client_seconds(uploads),
+            combination=pools.remarks(),
+        )
+        return _Turn(after, plan, pools.state.group_of, assignments, uploads, surveys, weights, numbers)
 
-    def _assignments(
-        self, pools: Pools, chosen: Sequence[ClientInfo], plan: Plan, test_own: bool = False
-    ) -> list[Assignment]:
-        branch = plan.branch and not plan.common
+    def _assignments(self, pools: Pools, task: _Task) -> list[Assignment]:
+        plan = task.plan
         return [
             Assignment(
                 round=pools.state.round + 1,
                 rounds=self.rounds,
+                turn=task.turn,
                 client=client.id,
                 shared=shared,
                 buffers=buffers,
                 notes=pools.notes(client),
-                test_own=test_own,
+                test_own=task.test_own,
                 holds_back=plan.holds_back,
-                branch=branch,
+                branch=plan.branch,
                 restarts=client.id in plan.restarts,
+                forgets=plan.forgets,
             )
-            for client in chosen
+            for client in task.chosen
             for shared, buffers in (pools.model(client.id),)
         ]
 
-    def _survey(self, pools: Pools, chosen: Sequence[ClientInfo], plan: Plan) -> dict[int, Memory]:
+    def _survey(self, pools: Pools, task: _Task) -> dict[int, Memory]:
         """Ask the clients before they train, and let the server's rules gather their replies."""
-        if not self.algorithm.surveys:
+        if not self.algorithm.surveys or not task.chosen:
             return {}
-        replies = dict(sorted(self.clients.survey(self._assignments(pools, chosen, plan)).items()))
+        assignments = self._assignments(pools, replace(task, test_own=False))
+        replies = dict(sorted(self.clients.survey(assignments).items()))
         pools.gather(replies)
         return replies
+
+    def _meanwhile(self, write: Callable[[], object] | None, number: int, sampling: Tensors, watch: Stopwatch) -> None:
+        """Do what can be done while clients train."""
+        if write is not None:
+            write()
+        watch.lap("records")
+        self._look_ahead(number, sampling)
 
     def _look_ahead(self, number: int, sampling: Tensors) -> None:
         """Draw the next round's clients while this one's train, and let them be made ready."""
@@ -260,21 +336,21 @@ class _Table:
                 self.clients.prepare(number + 1, sorted(set(coming)))
 
 
-def _record(
-    pools: Pools,
-    drawn: Sequence[int],
-    uploads: Sequence[Upload],
-    weights: Mapping[int, float],
-    remarks: Mapping[str, Any],
-) -> RoundRecord:
-    group_of = pools.state.group_of
+def _record(number: int, turns: Sequence[_Turn], drawn: Sequence[int], remarks: Mapping[str, Any]) -> RoundRecord:
+    """Return the record of a round; weights and losses are those of its first turn."""
+    first, last = turns[0], turns[-1]
+    trained = {turn.plan.model: len(turn.weights) for turn in turns}
+    seconds: Counter[str] = Counter()
+    for turn in turns:
+        seconds.update(turn.numbers.seconds)
     return RoundRecord(
-        round=pools.state.round + 1,
+        round=number,
         cohort=tuple(sorted(drawn)),
-        groups=None if group_of is None else tuple(group_of.tolist()),
-        sharing=remarks,
-        weights=weights,
-        losses={u.client: u.metrics["loss"] for u in uploads if u.num_steps},
-        own=tuple(u.score for u in uploads if u.score is not None),
-        client_seconds=client_seconds(uploads),
+        groups=None if last.group_of is None else tuple(last.group_of.tolist()),
+        sharing={**remarks, "trained": trained} if len(turns) > 1 else remarks,
+        weights=first.weights,
+        losses=first.numbers.losses,
+        own=first.numbers.own,
+        client_seconds=dict(seconds),
+        combination=first.numbers.combination,
     )

@@ -20,6 +20,7 @@ from fedatlas.parts.checks import check_fields, setting
 from fedatlas.seeds import Seeds
 
 if TYPE_CHECKING:  # the command line reads these settings before it loads torch
+    from fedatlas.parts.metric import Metric
     from fedatlas.parts.optimizer import LocalOptimizer
     from fedatlas.training.model import Model
 
@@ -38,10 +39,13 @@ class TrainingPlan:
     test_own: bool = setting(
         False, "in evaluated rounds, also test each client's own model after its training, before the server averages"
     )
-    metrics: Sequence[str] = setting(
+    metrics: Sequence[str | Metric] = setting(
         [], "metrics beside accuracy and loss, a list of names from `fedatlas list metrics`"
     )
-    checkpoint_every: int | None = setting(None, "rounds between checkpoints; none is as evaluations", least=1)
+    intervals: bool = setting(False, "give each metric of each client a 95 % interval, from its test examples")
+    checkpoint_every: int | None = setting(
+        None, "rounds between checkpoints; none is by the clock, so that saving takes at most 5 % of the time", least=1
+    )
     memory_limit: float | None = setting(
         None,
         "gigabytes of the clients' memory held in RAM, the rest is in the run's folder; none is a quarter of the RAM. "
@@ -54,7 +58,7 @@ class TrainingPlan:
 
     def memory_bytes(self) -> int:
         """Return how many bytes of the clients' memory may be held in RAM."""
-        from fedatlas.client.machine import physical_memory
+        from fedatlas.data.memory import physical_memory
 
         return physical_memory() // 4 if self.memory_limit is None else int(self.memory_limit * 1e9)
 
@@ -99,7 +103,10 @@ class Settings(Machine, TrainingPlan, LocalWork):
     (5, 10, 0)
     """
 
-    model: Model = setting("cnn", "a name from `fedatlas list models`, a module, or a function that makes one")
+    model: Model | None = setting(
+        None,
+        "a name from `fedatlas list models`, a module, or a function that makes one; none suits data and algorithm",
+    )
     model_options: Mapping[str, Any] = setting({}, "options of a model that is given by name")
     optimizer: LocalOptimizer | None = setting(None, "how a client steps, in place of the algorithm's choice")
     seed: int | Seeds = setting(0, "the seed of the partition, model, sampling and batches, or `fedatlas.Seeds(...)`")
@@ -134,7 +141,7 @@ class Settings(Machine, TrainingPlan, LocalWork):
 class Shortcuts(TypedDict, total=False):
     """The settings that ``train`` also takes as keywords, since nearly every call sets some of them."""
 
-    model: Model
+    model: Model | None
     model_options: Mapping[str, Any]
     optimizer: LocalOptimizer | None
     rounds: int

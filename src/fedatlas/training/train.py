@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -16,44 +16,50 @@ from torch import nn
 from fedatlas.client.model import skips_single_examples
 from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.data.federation import Federation
+from fedatlas.data.task import Task
 from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import UsageError, expect
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.runs.previews import write_portraits
+from fedatlas.parts.metric import always, make_metrics
+from fedatlas.runs.previews import PORTRAITS, portraits
 from fedatlas.runs.run import Run
 from fedatlas.runs.writer import RunFolder, RunWriter, machine, versions
 from fedatlas.seeds import repeatable
+from fedatlas.training.callbacks import Beginning, Callback, Followers
 from fedatlas.training.loop import TrainingLoop
-from fedatlas.training.model import make_model
+from fedatlas.training.model import make_model, usual_model
 from fedatlas.training.progress import Progress, make_progress
+from fedatlas.training.rounds import Round
 from fedatlas.training.settings import Settings, Shortcuts, TrainingPlan, with_shortcuts
 
 
 def train(
     federation: Federation,
-    algorithm: Algorithm,
+    algorithm: Algorithm | str = "fedavg",
     settings: Settings | None = None,
     *,
     folder: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | bool | None = None,
+    callbacks: Sequence[Callback] = (),
     **shortcuts: Unpack[Shortcuts],
 ) -> Run:
     """Train an algorithm on a federation and return the run.
 
+    ``algorithm`` is an algorithm, or a name as ``fedatlas list algorithms`` shows them.
     ``settings`` holds all settings. Those that nearly every call sets, such as ``model``, ``rounds`` and ``seed``, may
     also be given as keywords, which win over ``settings``. ``folder`` is where the run is kept; without one it goes to
     a new temporary folder. ``progress`` shows a bar; None shows it on a terminal, and an object with the methods of
-    ``fedatlas.training.progress.Progress`` is called instead after every round.
+    ``fedatlas.training.progress.Progress`` is called instead after every round. ``callbacks`` follow the run and may
+    end it: ``EarlyStopping()``, ``CsvLog()``, ``TensorBoardLog()`` and others, or your subclass of ``Callback``.
 
         train(federation, fedavg(), rounds=5)
         train(federation, fedavg(), Settings(steps=10, engine="graph"), rounds=5)
     """
     do = "Make one of a data set: fedatlas.federate(data, fedatlas.data.Iid(num_clients=10))."
     expect(federation, Federation, "train(federation) must be a federation", do)
-    do = "Write fedatlas.algorithms.fedavg(), or another recipe."
-    expect(algorithm, Algorithm, "train(algorithm) must be an algorithm", do)
+    algorithm = named_algorithm(algorithm)
     settings = with_shortcuts(settings, shortcuts)
     return train_run(
         federation,
@@ -65,6 +71,7 @@ def train(
             overwrite=overwrite,
         ),
         progress=make_progress(progress, algorithm.name, settings.rounds),
+        callbacks=callbacks,
     )
 
 
@@ -75,12 +82,14 @@ def train_run(
     kept: RunFolder,
     *,
     progress: Progress,
-    stop: Callable[[int], bool] | None = None,
+    callbacks: Sequence[Callback] = (),
+    stop: Callable[[Round], bool] | None = None,
 ) -> Run:
     """Train as ``train`` does, from settings, a folder and a progress that are already objects.
 
-    ``stop`` is asked after each round, with its number, whether the run shall end there; it can be resumed.
+    ``stop`` is asked after each round whether the run shall end there; it can be resumed.
     """
+    followers = Followers(progress, callbacks)
     plan, seeds, device = settings.plan, settings.seeds, torch.device(settings.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(
@@ -93,7 +102,9 @@ def train_run(
     plan.cohort_size(len(federation.training_ids))
     for remark in algorithm.check_clients(federation):
         warnings.warn(remark, stacklevel=3)
-    network = make_model(settings.model, settings.model_options, federation, algorithm, seeds.model, try_on=device)
+    model, options = usual_model(settings.model, settings.model_options, federation.data, algorithm)
+    settings = replace(settings, model=model, model_options=options)
+    network = make_model(model, options, federation, algorithm, seeds.model, try_on=device)
     warn_of_idle_clients(network, federation, settings.batch_size)
     resolved = resolve(federation, algorithm, network, settings)
     with Simulator(
@@ -103,6 +114,7 @@ def train_run(
         work=settings.work,
         seed=seeds.batches,
         metrics=settings.metrics,
+        intervals=settings.intervals,
         device=device,
         workers=settings.workers,
         engine=settings.engine,
@@ -110,6 +122,17 @@ def train_run(
     ) as simulator:
         resolved |= {"machine": machine(device, simulator.workers, simulator.engine), "versions": versions()}
         writer = RunWriter(kept.folder, resolved, config=kept.config, resume=kept.resume, overwrite=kept.overwrite)
+        task = federation.data.task
+        main = always(task)[0]
+        followers.expect(
+            lambda round: Beginning(
+                folder=kept.folder,
+                resolved=resolved,
+                round=round,
+                metric=main.name,
+                higher_is_better=main.higher_is_better,
+            )
+        )
         try:
             with repeatable(device):
                 TrainingLoop(
@@ -119,12 +142,40 @@ def train_run(
                     plan,
                     seeds,
                     writer,
-                    progress,
-                    put_off=lambda: write_portraits(federation, kept.folder),
-                ).run(stop)
+                    followers,
+                    put_off=lambda: _write_portraits(writer, federation),
+                ).run(_ending(followers, stop))
         finally:
             writer.close()
     return Run(kept.folder)
+
+
+def _ending(followers: Followers, stop: Callable[[Round], bool] | None) -> Callable[[Round], bool] | None:
+    """Return what is asked after each round whether the run ends; None where nothing can end it early."""
+    if not followers.callbacks:
+        return stop
+    return lambda found: followers.after(found) or (stop is not None and stop(found))
+
+
+def _write_portraits(writer: RunWriter, federation: Federation) -> None:
+    content = portraits(federation)
+    if content is not None:
+        writer.add(PORTRAITS, content)
+
+
+def named_algorithm(algorithm: Algorithm | str) -> Algorithm:
+    """Return an algorithm, one given by its name with its defaults."""
+    if isinstance(algorithm, str):
+        from fedatlas.algorithms.registry import build_algorithm  # recipes are above this room, only names come down
+
+        return build_algorithm(algorithm)
+    expect(
+        algorithm,
+        Algorithm,
+        "train(algorithm) must be an algorithm or a name",
+        "Write fedatlas.algorithms.fedavg(), or another recipe.",
+    )
+    return algorithm
 
 
 def warn_of_idle_clients(network: nn.Module, federation: Federation, batch_size: int) -> None:
@@ -151,6 +202,7 @@ def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, se
         "federation": {
             "data": federation.name,
             "kind": federation.data.kind,
+            **({} if federation.data.task.has_classes else {"task": federation.data.task.name}),
             "partition": federation.partition,
             "origin": None if federation.origin is None else asdict(federation.origin),
             "classes": list(federation.data.classes),
@@ -178,7 +230,7 @@ def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, se
         "training": {
             **{k: v for k, v in asdict(work).items() if k != "augment"},
             "augment": repr(work.augment) if work.augment is not None else None,
-            **_described(settings.plan),
+            **_described(settings.plan, federation.data.task),
         },
         "seeds": asdict(settings.seeds),
     }
@@ -196,11 +248,15 @@ def _form(data: Dataset) -> dict[str, Any]:
     }
 
 
-def _described(plan: TrainingPlan) -> dict[str, Any]:
-    """Return the plan as plain values; further metrics only where there are any, as in older runs."""
-    values = asdict(plan)
-    metrics = list(values.pop("metrics"))
-    return {**values, "metrics": metrics} if metrics else values
+def _described(plan: TrainingPlan, task: Task) -> dict[str, Any]:
+    """Return the plan as plain values; metrics and their direction only where there are further ones, or intervals."""
+    values = {own.name: getattr(plan, own.name) for own in fields(plan) if own.name not in ("metrics", "intervals")}
+    further = make_metrics(plan.metrics, task)
+    if further:
+        values["metrics"] = [one.name for one in further]
+    if further or not task.has_classes:
+        values["lower_is_better"] = [one.name for one in (*always(task), *further) if not one.higher_is_better]
+    return values | ({"intervals": True} if plan.intervals else {})
 
 
 def fingerprint(federation: Federation) -> str:

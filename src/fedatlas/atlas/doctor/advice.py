@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedatlas.atlas.doctor.contents import COLUMN_KINDS
@@ -13,6 +13,7 @@ from fedatlas.atlas.verdict import Finding
 
 MOST_LEFT_OUT = 20
 """Suspects, or columns, that a command leaves out by name."""
+NORMS = "--model cnn --set model.norm=batch"
 
 
 class Advice(NamedTuple):
@@ -22,17 +23,85 @@ class Advice(NamedTuple):
     why: str
 
 
+class Commands(NamedTuple):
+    """How clients are checked and trained: by commands in a simulation or over a network, or in Python."""
+
+    check: str
+    train: str
+    group: str
+    """Trains a model for each group."""
+    compare: dict[str, str]
+    """Compares FedAvg with another algorithm, or trains by that one, by its name."""
+    network: bool = False
+    python: bool = False
+
+    @classmethod
+    def here(cls, given: str) -> Commands:
+        """Return the commands of a simulation; ``given`` are the options that name the data.
+
+        >>> Commands.here("--data heart").check
+        'fedatlas check --data heart'
+        """
+        train = f"fedatlas train {given}"
+        compare = {name: f"fedatlas compare fedavg {name} {given}" for name in ("feddisco", "fedper")}
+        compare["fedbn"] = f"fedatlas compare fedavg fedbn {given} {NORMS}"
+        return cls(f"fedatlas check {given}", train, f"{train} --use group", compare)
+
+    @classmethod
+    def over_network(cls, app: str = "APP") -> Commands:
+        """Return the commands of a federation of machines, which an app trains.
+
+        >>> Commands.over_network().check
+        'fedatlas flower check APP'
+        """
+        train = f"fedatlas flower run {app}"
+        group = _settings('atlas.make={ source = "class-prototypes" }', 'atlas.use=["group"]')
+        compare = {name: f"{train} --set algorithm.name={name}" for name in ("feddisco", "fedper")}
+        compare["fedbn"] = f"{train} --set algorithm.name=fedbn --set model.name=cnn --set model.norm=batch"
+        return cls(f"fedatlas flower check {app}", train, f"{train} {group}", compare, network=True)
+
+    @classmethod
+    def in_python(cls) -> Commands:
+        """Return calls for a federation that Python made: no options would name the same clients.
+
+        >>> Commands.in_python().check
+        'fedatlas.check(federation)'
+        """
+        atlas = 'fedatlas.make_atlas(federation, source="class-prototypes")'
+        compare = {name: f'fedatlas.compare(federation, ["fedavg", "{name}"])' for name in ("feddisco", "fedper")}
+        norms = 'fedatlas.Settings(model="cnn", model_options={"norm": "batch"})'
+        compare["fedbn"] = f'fedatlas.compare(federation, ["fedavg", "fedbn"], {norms})'
+        group = f"fedatlas.train(federation, fedatlas.algorithms.grouped(atlas={atlas}))"
+        train = 'fedatlas.train(federation, "fedavg")'
+        return cls("fedatlas.check(federation)", train, group, compare, python=True)
+
+    def without_columns(self, columns: Sequence[str]) -> str:
+        """Return the command that trains without some columns."""
+        if self.python:
+            return f"# read the table with drop={json.dumps(columns)}, then federate and train again"
+        return f"{self.train} {_settings(f'data.drop={json.dumps(columns)}')}"
+
+    def without_clients(self, names: Sequence[str], everyone: Sequence[str]) -> str | None:
+        """Return the command that trains without some clients; None if the list would be too long."""
+        if self.python:
+            return f'fedatlas.train(federation.hold_out({json.dumps(names)}), "fedavg")'
+        if not self.network:
+            return f"{self.train} {_settings(f'data.held_out={json.dumps(names)}')}"
+        kept = [name for name in everyone if name not in names]
+        return f"{self.train} {_settings(f'flower.clients={json.dumps(kept)}')}" if len(kept) <= MOST_LEFT_OUT else None
+
+
 def advise(
-    given: str,
+    commands: Commands,
     suspects: Sequence[Suspect],
-    clients: int,
+    clients: Sequence[str],
     *,
     images: bool = True,
     inputs: Finding,
     label_shares: Finding,
     labelling: Finding,
 ) -> tuple[Advice, ...]:
-    """Return commands, the most urgent first; ``given`` are the options that name the data.
+    """Return commands, the most urgent first.
 
     Suspects are to be repaired. Until then wrong columns, or clients that are wrong otherwise, are left out. Groups
     train a model each where inputs or labelling differ. Other label shares need one model, by a method that allows for
@@ -40,29 +109,24 @@ def advise(
     """
     found = []
     if suspects:
-        found.append(Advice(f"fedatlas check {given}", "once more, after the suspects were looked at and repaired"))
-    columns = {own.column for own in suspects if own.kind in COLUMN_KINDS and own.column is not None}
-    names = {own.client: None for own in suspects if own.kind not in COLUMN_KINDS}
+        found.append(Advice(commands.check, "once more, after the suspects were looked at and repaired"))
+    columns = sorted({own.column for own in suspects if own.kind in COLUMN_KINDS and own.column is not None})
+    names = list(dict.fromkeys(own.client for own in suspects if own.kind not in COLUMN_KINDS))
     if 0 < len(columns) <= MOST_LEFT_OUT:
-        found.append(_leaving_out(given, "data.drop", sorted(columns), "until then, without these columns"))
-    if 0 < len(names) <= MOST_LEFT_OUT and len(names) < clients - 1:
-        found.append(_leaving_out(given, "data.held_out", names, "until then, without these clients"))
+        found.append(Advice(commands.without_columns(columns), "until then, without these columns"))
+    if 0 < len(names) <= MOST_LEFT_OUT and len(names) < len(clients) - 1:
+        command = commands.without_clients(names, clients)
+        found += [] if command is None else [Advice(command, "until then, without these clients")]
     if inputs.found or labelling.found:
-        found.append(Advice(f"fedatlas train {given} --use group", "a model for each group that gains by it"))
+        found.append(Advice(commands.group, "a model for each group that gains by it"))
     if inputs.found:
-        found.append(_personal(given, images))
+        # The method keeps a part of the model with each client that the data's usual model has.
+        way, why = ("fedbn", "norms that fit each client") if images else ("fedper", "a head for each client")
+        found.append(Advice(commands.compare[way], f"one model, with {why}"))
     if label_shares.found:
-        found.append(Advice(f"fedatlas compare fedavg feddisco {given}", "one model that allows for label shares"))
-    return tuple(found) or (Advice(f"fedatlas train {given}", "nothing speaks against one model for all"),)
+        found.append(Advice(commands.compare["feddisco"], "one model that allows for label shares"))
+    return tuple(found) or (Advice(commands.train, "nothing speaks against one model for all"),)
 
 
-def _personal(given: str, images: bool) -> Advice:
-    """Return the comparison with a method that keeps a part of the model with each client; it fits the model."""
-    if images:
-        norms = "--model cnn --set model.norm=batch"
-        return Advice(f"fedatlas compare fedavg fedbn {given} {norms}", "one model, with norms that fit each client")
-    return Advice(f"fedatlas compare fedavg fedper {given}", "one model, with a head for each client")
-
-
-def _leaving_out(given: str, setting: str, names: Collection[str], why: str) -> Advice:
-    return Advice(f"fedatlas train {given} --set {shlex.quote(f'{setting}={json.dumps(list(names))}')}", why)
+def _settings(*changes: str) -> str:
+    return " ".join(f"--set {shlex.quote(change)}" for change in changes)

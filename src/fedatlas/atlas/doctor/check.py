@@ -1,35 +1,51 @@
 """``check``: the whole examination of a federation, in order.
 
 Columns, images and copies; label shares; the noise floor and groups; inputs or labelling between groups; swapped and
-inverted labels; noisy labels; and if nothing is found, one model for all. ``examine`` needs the clients' summaries
-alone, as they are sent over a network; copies need the examples.
+inverted labels; noisy labels; and if nothing is found, one model for all. ``diagnose`` takes what clients tell, here or
+over a network, and no example.
 """
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedatlas.atlas.doctor.advice import advise
-from fedatlas.atlas.doctor.contents import (
-    column_figures,
-    column_names,
-    column_suspects,
-    copy_suspects,
-    picture_suspects,
-    unmeasured,
-)
+from fedatlas.atlas.doctor.advice import Commands, advise
+from fedatlas.atlas.doctor.contents import column_suspects, copy_suspects, picture_suspects, unmeasured
 from fedatlas.atlas.doctor.diagnosis import Diagnosis, Member
+from fedatlas.atlas.doctor.duplicates import find_copies
 from fedatlas.atlas.doctor.examination import examine
+from fedatlas.atlas.doctor.figures import MOST_COLUMNS, ClientFigures, column_names, describe_clients, training_keys
 from fedatlas.atlas.doctor.sizes import USELESS, lacking_classes, small_clients
 from fedatlas.atlas.doctor.suspect import Suspect
+from fedatlas.atlas.encoders.projection import WIDTH, to_width
 from fedatlas.atlas.encoders.registry import make_encoder
-from fedatlas.atlas.summary import summarise
+from fedatlas.atlas.summary import Summary, summarise
 from fedatlas.data.federation import Federation
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Told:
+    """What all clients told: the whole of what a diagnosis knows."""
+
+    data: str
+    """The name of the data."""
+    images: bool
+    names: tuple[str, ...]
+    classes: tuple[str, ...]
+    columns: tuple[str, ...]
+    """The names of the columns of numbers; () of data that have none."""
+    summary: Summary | None
+    """None if no example says anything about noise."""
+    figures: Sequence[ClientFigures]
+    keys: Sequence[NDArray[np.int64]] = ()
+    """Of each client's training examples, the same for equal ones; without them clients' examples are not compared."""
 
 
 def check(
@@ -52,69 +68,97 @@ def check(
         federation: the clients.
         encoder: what turns examples into vectors; rows of numbers are vectors already.
         embeddings: (N, D), where the examples were encoded before.
-        given: the options that name the data in the commands of the advice, such as ``--data heart``.
+        given: the options that name these clients on the command line, such as ``--data heart``, for the advice; by
+            default it is calls in Python.
         progress: whether to show how far the encoding is.
     """
     if embeddings is None:
-        embeddings = _embeddings(federation, encoder, progress)
+        embeddings = embeddings_of(federation, encoder, progress=progress)
     begun = time.perf_counter()
-    names = [client.name for client in federation]
-    counts = _counts(federation)
-    wrong, rare = _contents(federation, names)
-    found = examine(summarise(federation, embeddings.cpu()), names, federation.data.classes)
-    suspects = (*wrong, *found.suspects, *_useless(names, counts))
+    told = Told(
+        data=federation.name,
+        images=federation.data.kind == "image",
+        names=tuple(client.name for client in federation),
+        classes=federation.data.classes,
+        columns=column_names(federation.data),
+        summary=summarise(federation, embeddings.cpu()),
+        figures=describe_clients(federation),
+        keys=training_keys(federation),
+    )
+    return diagnose(told, Commands.in_python() if given is None else Commands.here(given), begun)
+
+
+def embeddings_of(federation: Federation, encoder: str, *, progress: bool | None = None, **options: object) -> Tensor:
+    """Return the vectors that a check compares, (N, D): of rows of numbers the rows themselves, as they are scaled.
+
+    Rows of more than 512 numbers are projected, so that the time does not grow with the cube of their width.
+    """
+    if federation.data.kind == "features":
+        inputs = federation.data.inputs
+        return inputs if inputs.shape[1] <= WIDTH else to_width(inputs, "check")
+    return make_encoder(encoder, **options).encode(federation, progress=progress).examples
+
+
+def diagnose(told: Told, commands: Commands, begun: float | None = None) -> Diagnosis:
+    """Return the diagnosis of what clients told.
+
+    Args:
+        told: what all clients told.
+        commands: how to check and to train these clients, for the advice.
+        begun: when the work began, by ``time.perf_counter``; by default now.
+    """
+    begun = time.perf_counter() if begun is None else begun
+    names, counts = told.names, torch.tensor([own.label_counts for own in told.figures])
+    wrong, rare = _contents(told)
+    found = examine(told.summary, names, told.classes)
+    # Labels first: wrong ones harm most, and columns can be many.
+    suspects = (*found.suspects, *wrong, *_useless(names, counts))
     mislabelled = {own.client for own in found.suspects}
     ways = {"inputs": found.inputs, "label_shares": found.label_shares, "labelling": found.labelling}
-    different = [*found.different, *_rare(names, counts, federation.data.classes), *rare]
+    different = [*found.different, *_rare(names, counts, told.classes), *rare]
     return Diagnosis(
-        data=federation.name,
+        data=told.data,
         clients=tuple(
             Member(name=name, examples=int(own.sum()), classes=int((own > 0).sum()))
             for name, own in zip(names, counts, strict=True)
         ),
-        num_classes=federation.num_classes,
+        num_classes=len(told.classes),
         **ways,
         groups=found.groups,
         suspects=suspects,
         different=tuple(own for own in different if own.client not in mislabelled),
-        remarks=found.remarks,
-        advice=advise(
-            given or f"--data {shlex.quote(federation.name)}",
-            suspects,
-            len(names),
-            images=federation.data.kind == "image",
-            **ways,
-        ),
+        remarks=(*found.remarks, *_remarks(told)),
+        advice=advise(commands, suspects, names, images=told.images, **ways),
         seconds=time.perf_counter() - begun,
+        summary=told.summary,
     )
 
 
-def _embeddings(federation: Federation, encoder: str, progress: bool | None) -> Tensor:
-    if federation.data.kind == "features":
-        return federation.data.inputs
-    return make_encoder(encoder).encode(federation, progress=progress).examples
+def _remarks(told: Told) -> list[str]:
+    """Return what was not looked at."""
+    said = []
+    if len(told.names) == 1:
+        said.append("Whether this client is like others: it is alone.")
+    if len(told.columns) > MOST_COLUMNS:
+        said.append(f"Faults of single columns: there are {len(told.columns):,}, and {MOST_COLUMNS:,} are the most.")
+    return said
 
 
-def _counts(federation: Federation) -> Tensor:
-    """Return int64 (clients, classes): the training examples of each."""
-    labels = federation.data.labels.cpu()
-    return torch.stack(
-        [torch.bincount(labels[client.train.cpu()], minlength=federation.num_classes) for client in federation]
-    )
-
-
-def _contents(federation: Federation, names: Sequence[str]) -> tuple[list[Suspect], list[Suspect]]:
+def _contents(told: Told) -> tuple[list[Suspect], list[Suspect]]:
     """Return who has wrong inputs, and who lacks columns that others have."""
-    suspects = [*picture_suspects(federation), *copy_suspects(federation)]
-    columns = column_names(federation)
-    if not columns:
+    copies = find_copies([own.copies for own in told.figures], told.keys)
+    suspects = [
+        *picture_suspects(told.names, [own.images for own in told.figures]),
+        *copy_suspects(told.names, copies),
+    ]
+    if not 0 < len(told.columns) <= MOST_COLUMNS:
         return suspects, []
-    figures = column_figures(federation)
+    columns = [own.columns for own in told.figures]
     lacking = [
         Suspect(name, "columns-missing", said := f"hardly any value in {_few(empty)}, which others have", "", said)
-        for name, empty in unmeasured(names, columns, figures).items()
+        for name, empty in unmeasured(told.names, told.columns, columns).items()
     ]
-    return [*column_suspects(names, columns, figures), *suspects], lacking
+    return [*column_suspects(told.names, told.columns, columns), *suspects], lacking
 
 
 def _useless(names: Sequence[str], counts: Tensor) -> list[Suspect]:

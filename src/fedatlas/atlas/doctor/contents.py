@@ -5,52 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from fedatlas.atlas.doctor.columns import ColumnFigures, Fault, describe_columns, find_faults
-from fedatlas.atlas.doctor.duplicates import Copies, content_keys, find_copies
-from fedatlas.atlas.doctor.pictures import broken, describe_pictures, is_blank
+from fedatlas.atlas.doctor.columns import ColumnFigures, Fault, find_faults
+from fedatlas.atlas.doctor.duplicates import Copies
+from fedatlas.atlas.doctor.pictures import PictureFigures, broken
 from fedatlas.atlas.doctor.suspect import Suspect
-from fedatlas.data.federation import Federation
-from fedatlas.data.table import NUMBER, Table
 
 COLUMN_KINDS = ("missing-coded", "other-scale", "constant")
-MOST_COLUMNS = 2000
-"""Wider rows of numbers are vectors, of which no single entry means anything."""
-
-
-def own_examples(federation: Federation) -> list[Tensor]:
-    """Return every client's examples: for training, and for a test that no other client shares."""
-    times = torch.zeros(len(federation.data), dtype=torch.int64)
-    for client in federation:
-        times[client.test.cpu()] += 1
-    return [
-        torch.cat([client.train.cpu(), test[times[test] == 1]]).unique()
-        for client in federation
-        for test in (client.test.cpu(),)
-    ]
-
-
-def column_names(federation: Federation) -> tuple[str, ...]:
-    """Return the names of the columns of numbers; () of data that have none."""
-    data = federation.data
-    if data.table is not None:
-        return tuple(data.table.columns[j] for j in _numbers(data.table))
-    wide = data.kind != "features" or data.inputs.shape[1] > MOST_COLUMNS
-    return () if wide else tuple(f"feature {j}" for j in range(data.inputs.shape[1]))
-
-
-def column_figures(federation: Federation) -> list[list[ColumnFigures]]:
-    """Return what every client tells about its columns of numbers, as they were before any scaling."""
-    data = federation.data
-    values = data.inputs.double().cpu().numpy() if data.table is None else data.table.values[:, _numbers(data.table)]
-    return [describe_columns(values[own.numpy()]) for own in own_examples(federation)]
-
-
-def _numbers(table: Table) -> list[int]:
-    return [j for j, kind in enumerate(table.kinds) if kind == NUMBER]
 
 
 def column_suspects(
@@ -92,38 +53,23 @@ def unmeasured(
     return found
 
 
-def picture_suspects(federation: Federation) -> list[Suspect]:
+def picture_suspects(names: Sequence[str], figures: Sequence[PictureFigures]) -> list[Suspect]:
     """Return the clients with broken images."""
-    if federation.data.kind != "image":
-        return []
-    figures = [describe_pictures(federation.data.inputs[own]) for own in own_examples(federation)]
     found = []
     for i, (kind, count) in broken(figures).items():
-        name, of = federation.clients[i].name, figures[i].images
+        name, of = names[i], figures[i].images
         what = "one colour everywhere" if kind == "blank" else "a lower part of one colour, as if cut off"
         said = f"{count} of {of} images have {what}"
         found.append(Suspect(name, "images-broken", said, f"these images of {name}, and how they were read", said))
     return found
 
 
-def copy_suspects(federation: Federation) -> list[Suspect]:
-    """Return the clients that have the same examples as another, or in training and in test; blank images are none."""
-    data = federation.data
-    cells = data.inputs.cpu().numpy() if data.table is None else np.nan_to_num(data.table.values, nan=-1e300)
-    keys = content_keys(cells)
-    counted = ~is_blank(data.inputs).cpu().numpy() if data.kind == "image" else np.ones(len(data), bool)
-
-    def kept(part: Tensor) -> NDArray[np.int64]:
-        own: NDArray[np.int64] = part.cpu().numpy()
-        found: NDArray[np.int64] = keys[own[counted[own]]]
-        return found
-
-    found = find_copies([kept(client.train) for client in federation], [kept(client.test) for client in federation])
-    return [_copies(federation, own) for own in found]
+def copy_suspects(names: Sequence[str], copies: Sequence[Copies]) -> list[Suspect]:
+    """Return the clients that have the same examples as another, or in training and in test."""
+    return [_copies(names[own.first], names[own.second], own) for own in copies]
 
 
-def _copies(federation: Federation, copies: Copies) -> Suspect:
-    name, other = (federation.clients[i].name for i in (copies.first, copies.second))
+def _copies(name: str, other: str, copies: Copies) -> Suspect:
     if copies.first == copies.second:
         said = f"{copies.copies} of its test examples are in its training examples too"
         return Suspect(name, "test-in-training", said, f"how {name} was split", f"{said}, so its scores are too good")

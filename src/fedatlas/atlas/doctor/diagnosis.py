@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedatlas.atlas.doctor.advice import Advice
 from fedatlas.atlas.doctor.suspect import Suspect
+from fedatlas.atlas.summary import Summary
 from fedatlas.atlas.verdict import Finding
+from fedatlas.data.html import facts_table, rows_table
 
 NOTHING, ADVICE, SUSPECT = 0, 1, 2
 """Exit statuses of ``fedatlas check``: one model for all; something to do; a client to look at."""
@@ -51,6 +53,8 @@ class Diagnosis:
     """Commands to run, the most urgent first."""
     seconds: float
     """How long it took, after encoding."""
+    summary: Summary | None = field(default=None, repr=False, compare=False)
+    """What was compared, for maps; None if no example said anything about noise."""
 
     @property
     def status(self) -> int:
@@ -88,9 +92,19 @@ class Diagnosis:
             said.append(f"{way.replace('_', ' ')} differ{'s' * (way == 'labelling')}: {answer}. {finding.evidence}")
         said += [*self._group_lines(), *_people("suspects", self.suspects, MOST_SHOWN["suspects"])]
         if self.different:
-            said += _people("different, not wrong", self.different, MOST_SHOWN["different"])
+            said += _people("different, not wrong", _joined(self.different), MOST_SHOWN["different"])
         said += [f"cannot be told: {remark}" for remark in self.remarks]
         return [*said, "what to do", *(f"  {own.command}  ({own.why})" for own in self.advice)]
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {"clients": len(self.clients), "groups": max(self.groups) + 1}
+        for way, finding in self.shift.items():
+            facts[f"{way.replace('_', ' ')} differ{'s' * (way == 'labelling')}"] = "yes" if finding.found else "no"
+        suspects = [(own.client, own.kind, own.reason, own.look) for own in self.suspects]
+        shown = facts_table(f"Check of {self.data}", facts)
+        if suspects:
+            shown += rows_table(("suspect", "kind", "reason", "look at"), suspects)
+        return shown + rows_table(("what to do", "why"), self.advice)
 
     def card(self, client: str) -> str:
         """Return what one client may be told: about its own data alone."""
@@ -127,7 +141,8 @@ def _clients(data: str, clients: Sequence[Member], num_classes: int) -> str:
     sizes = [member.examples for member in clients]
     span = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
     names = _few([member.name for member in clients])
-    return f"{data}: {len(clients):,} clients ({names}) of {span} examples, {num_classes} classes"
+    count = f"{len(clients):,} client{'s' * (len(clients) != 1)}"
+    return f"{data}: {count} ({names}) of {span} examples, {num_classes} classes"
 
 
 def _people(title: str, people: Sequence[Suspect], most: int) -> list[str]:
@@ -136,6 +151,14 @@ def _people(title: str, people: Sequence[Suspect], most: int) -> list[str]:
     said = [f"  {own.client}: {own.reason}" + (f". Look at {own.look}" if own.look else "") for own in people[:most]]
     left = len(people) - most
     return [title, *said, *([f"  and {left} more; --json has all"] if left > 0 else [])]
+
+
+def _joined(people: Sequence[Suspect]) -> list[Suspect]:
+    """Return people of whom the same is said as one, with all their names."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for own in people:
+        names.setdefault((own.reason, own.look), []).append(own.client)
+    return [Suspect(_few(own), "", reason, look, "") for (reason, look), own in names.items()]
 
 
 def _few(names: Sequence[str]) -> str:

@@ -1,12 +1,14 @@
 """The same examples at two clients, or in training and in test.
 
 Exact copies only. Tables with few columns repeat rows by chance, so the copies between two clients count only where
-they are far more than the copies within clients make likely. It needs every client's examples, or hashes of them, which
-permit to guess an example and look whether a client has it; so over a network it is not done unasked.
+they are far more than the copies within clients make likely. It needs every client's examples, or keyed hashes of them:
+whoever has the key can guess an example and look whether a client has it. So over a network clients send hashes only if
+their nodes were given a key, which the server need not know.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -22,6 +24,17 @@ LEAST, SHARE = 3, 0.01
 """Copies that are worth naming, and their share of the smaller part."""
 MOST_HOLDERS = 20
 """An example that more clients have, such as a blank image, is not followed pair by pair."""
+
+
+class CopyFigures(NamedTuple):
+    """What one client tells about its own copies; blank images do not count."""
+
+    train: int
+    test: int
+    repeats: int
+    """Training examples beyond the first of their kind."""
+    tested: int
+    """Test examples that are in training too."""
 
 
 class Copies(NamedTuple):
@@ -41,28 +54,43 @@ def content_keys(rows: NDArray[np.generic]) -> NDArray[np.int64]:
     return np.unique(whole, return_inverse=True)[1].astype(np.int64).ravel()
 
 
-def find_copies(train: Sequence[NDArray[np.int64]], test: Sequence[NDArray[np.int64]]) -> list[Copies]:
+def keyed_hashes(rows: NDArray[np.generic], key: bytes) -> NDArray[np.int64]:
+    """Return a hash of 8 bytes for each row, (N, ...), that only those with the key can compute.
+
+    >>> one, other = (keyed_hashes(np.zeros((1, 2)), key) for key in (b"our secret", b"another"))
+    >>> bool(one[0] == other[0])
+    False
+    """
+    secret = hashlib.blake2b(key).digest()
+    hashes = [hashlib.blake2b(row.tobytes(), digest_size=8, key=secret).digest() for row in np.ascontiguousarray(rows)]
+    return np.frombuffer(b"".join(hashes), np.dtype("<i8")).astype(np.int64)
+
+
+def describe_copies(train: NDArray[np.int64], test: NDArray[np.int64]) -> CopyFigures:
+    """Return one client's figures, from the keys of its training and its test examples."""
+    distinct = {*map(int, train)}
+    return CopyFigures(len(train), len(test), len(train) - len(distinct), sum(int(key) in distinct for key in test))
+
+
+def find_copies(figures: Sequence[CopyFigures], keys: Sequence[NDArray[np.int64]] = ()) -> list[Copies]:
     """Return copies between clients' training examples, and between a client's training and its test.
 
     Args:
-        train: the keys of each client's training examples.
-        test: the same of its test examples.
+        figures: of each client.
+        keys: of each client's training examples; without them clients are not compared with each other.
     """
-    keys = [{*map(int, own)} for own in train]
-    within = sum(len(own) - len(distinct) for own, distinct in zip(train, keys, strict=True))
-    pairs = sum(math.comb(len(own), 2) for own in train)
-    chance = within / pairs if pairs else 0.0
-    shared = _shared(keys)
-    tests = len(shared) + len(train)
+    pairs = sum(math.comb(own.train, 2) for own in figures)
+    chance = sum(own.repeats for own in figures) / pairs if pairs else 0.0
+    shared = _shared({*map(int, own)} for own in keys)
+    tests = len(shared) + len(figures)
     found = [
         Copies(i, j, count)
         for (i, j), count in sorted(shared.items())
-        if _notable(count, len(train[i]), len(train[j]), chance, tests)
+        if _notable(count, figures[i].train, figures[j].train, chance, tests)
     ]
-    for i, own in enumerate(test):
-        count = sum(int(key) in keys[i] for key in own)
-        if _notable(count, len(train[i]), len(own), chance, tests):
-            found.append(Copies(i, i, count))
+    for i, own in enumerate(figures):
+        if _notable(own.tested, own.train, own.test, chance, tests):
+            found.append(Copies(i, i, own.tested))
     return found
 
 

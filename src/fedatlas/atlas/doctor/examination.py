@@ -85,7 +85,8 @@ def _labelling(found: Finding, labels: LabelFindings, num_classes: int) -> Findi
     renaming = [own.client for own in labels.suspects.values() if own.kind != NOISY]
     if not renaming:
         return found
-    said = f"{', '.join(renaming[:5])}{' and others' if len(renaming) > 5 else ''} call classes by other names."
+    call = "calls" if len(renaming) == 1 else "call"
+    said = f"{', '.join(renaming[:5])}{' and others' if len(renaming) > 5 else ''} {call} classes by other names."
     strength = max(found.strength, labels.renamed / num_classes)
     return replace(found, found=True, strength=strength, evidence=f"{found.evidence} {said}" if found.found else said)
 

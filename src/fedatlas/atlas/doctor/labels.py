@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.atlas.doctor.inverted import find_inverted
-from fedatlas.atlas.doctor.noisy import ALARMS, CAUTION, Fit, find_noisy
+from fedatlas.atlas.doctor.noisy import ALARMS, CAUTION, FEW_CLASSES, Fit, find_noisy
 from fedatlas.atlas.doctor.reference import pairings
 from fedatlas.atlas.doctor.suspect import Suspect
 from fedatlas.atlas.doctor.swapped import Renaming, renaming_of
@@ -61,8 +61,10 @@ def _accuse(summary: Summary, groups: Tensor, known: Collection[int], alarms: fl
     # Of two classes all that a renaming can be is an inversion, which has its own test.
     several = summary.counts.shape[1] > 2
     renamings = {pairing.client: renaming_of(pairing) for pairing in pairs} if several else {}
-    swapped = {i: own for i, own in renamings.items() if own.accuses(len(summary))}
-    others = [(pairing, _rho(renamings.get(pairing.client))) for pairing in pairs if pairing.client not in swapped]
+    swapped = {i: own for i, own in renamings.items() if own.accuses()}
+    enough = min(FEW_CLASSES, summary.counts.shape[1])
+    judged = [own for own in pairs if own.client not in swapped and len(own.shared) >= enough]
+    others = [(pairing, _rho(renamings.get(pairing.client))) for pairing in judged]
     noisy = find_noisy(others, len(summary), known, alarms)
     return _Accused(swapped, noisy, {pairing.client: pairing.among for pairing in pairs})
 
@@ -91,7 +93,7 @@ def _swapped(name: str, renaming: Renaming, classes: Sequence[str]) -> Suspect:
         name,
         SWAPPED,
         f"its labels look swapped: {said}; this explains {100 * renaming.explained:.0f} % of its difference "
-        f"(z = {renaming.z:.0f})",
+        f"(z = {renaming.along:.0f})",
         f"examples of the classes {own} at {name}",
         f"your labels disagree with the others' on the classes {own}",
     )

@@ -10,9 +10,10 @@ move towards the middle of its other classes, F_k:
 The variance along u_k is known on average over directions only, so it is corrected by what is seen over the clients,
 for each class; and both z, and their sum, are divided by what they usually are here. Wide scatter alone accuses nobody:
 clients of another kind have it too. e is the best fit to the means. A client is accused if (z_s + z_d) / sd, about
-sqrt(3), is an alarm (a rarer one if e < 0.08), z_s > 1.64, e is at least 0.04, and the noise explains what is seen:
-after the fit z < 4, or 60 % of the deviation is gone. A reference that knows few of its classes well cannot judge. A
-permutation of the names that explains more acquits it of noise.
+sqrt(3), is an alarm, z_s > 1.64, e is at least 0.04, and the noise explains what is seen: after the fit z < 4, or 60 %
+of the deviation is gone. The alarm must be a rarer one if e < 0.08, if the reference has fewer than six clients or if
+fewer than five classes are compared. A reference that knows few of its classes well cannot judge. A permutation of the
+names that explains more acquits it of noise.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedatlas.atlas.doctor.reference import FEW_CLASSES, Pairing
+from fedatlas.atlas.doctor.reference import Pairing
 from fedatlas.atlas.doctor.suspect import threshold
 
 TYPICAL = 0.1
 """The noise whose direction is looked for."""
 SHRUNK = 1.64
-LEAST_NOISE, LIGHT, SURER = 0.04, 0.08, 20
-"""Light noise is what the tail of clean clients looks like, so it takes an alarm so many times rarer."""
-KNOWN = 15
+LEAST_NOISE, LIGHT, FEW_OTHERS, FEW_COMPARED, SURER = 0.04, 0.08, 6, 5, 20
+"""Light noise is what the tail of clean clients looks like, and few clients or classes say little about what is usual,
+so it takes an alarm so many times rarer."""
+KNOWN, FEW_CLASSES = 15, 4
+"""Examples of a class with which a reference knows it, and classes that it must know; of fewer classes, all."""
 UNEXPLAINED, EXPLAINED = 4.0, 0.6
 GRID = [i / 50 for i in range(36)]
 PRIOR, WIDER, FAR = 6, 1.5, 4.0
@@ -41,7 +44,7 @@ SUM = 3**0.5
 """The standard deviation that z_s + z_d is taken to have: the two are not independent. If they were, sqrt(2)."""
 CHANCE = {0.5: 0.6745, 0.8: 1.2816}
 """Quantiles of |z| of a standard normal."""
-ALARMS, CAUTION = 0.01, 0.5
+ALARMS, CAUTION = 0.02, 0.5
 """The chance of an alarm is less than in other tests, as tails are longer than a normal's even so; and the chance at
 which a client may be noisy, so that others are better not compared with it."""
 
@@ -127,7 +130,8 @@ def find_noisy(
         if evidence.score <= threshold(tests, alarms) or evidence.shrinking <= SHRUNK or not is_judged(pairing):
             continue
         fit = fit_noise(pairing)
-        surely = fit.share >= LIGHT or evidence.score > threshold(tests, alarms / SURER)
+        known_well = len(pairing.shared) >= FEW_COMPARED and int(pairing.other.cells.max()) >= FEW_OTHERS
+        surely = (fit.share >= LIGHT and known_well) or evidence.score > threshold(tests, alarms / SURER)
         explains = fit.residual < UNEXPLAINED or fit.explained >= EXPLAINED
         if fit.share >= LEAST_NOISE and surely and explains and renamed <= fit.explained:
             found[pairing.client] = fit
@@ -200,11 +204,7 @@ def _shrinking(pairing: Pairing, model: _Model) -> tuple[Tensor, Tensor]:
     along = model.share[k, None] * model.towards[k]
     product = ((own.means[k] - other.means[k]) * along).sum(1)
     drift = model.share[k] * other.variances[k]
-    # The variance along u by the pooled spread, wider where this class or this client scatters more.
-    typical = (pairing.spread @ pairing.span.square()).sum().clamp(min=1e-12)
-    wider = own.variances[k] * counts / (other.variances[k] * other.counts[k])
-    variance = (along.square() @ pairing.spread) * pairing.usual[k] / typical
-    variance = variance * (wider / counts + 1 / other.counts[k])
+    variance = pairing.variance_along(k, along)
     # Noise of m and M along that of F and M, which matters where the reference is small.
     kappa = (own.anisotropy[k] * other.anisotropy[k]).sqrt()
     blurred = own.variances[k] * (other.variances[k] + model.noise[k])

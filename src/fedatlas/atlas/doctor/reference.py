@@ -25,8 +25,8 @@ UNEVEN = 100.0
 """Examples of the reference that a fourth moment counts against all clients' with; of few it says little."""
 MOST_TRIED = 10
 """Groups, the largest, of which the nearest is looked for."""
-FEW_CLASSES = 4
-"""Common classes that a client and its reference must have; of fewer classes, all."""
+FEWEST_CLASSES = 2
+"""Common classes that a client and its reference must have."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -90,6 +90,17 @@ class Pairing:
         assert isinstance(deviation, Tensor)
         return float(excess.sum() / (2 * deviation.square().sum()).sqrt()) if len(k) else 0.0
 
+    def variance_along(self, classes: Tensor, directions: Tensor) -> Tensor:
+        """Return the variance of <m_k - M_k, u_k> by noise, for classes k, (n,), and directions u, (n, d).
+
+        By the pooled spread, wider where this class or this client scatters more.
+        """
+        own, other, k = self.own, self.other, classes
+        typical = (self.spread @ self.span.square()).sum().clamp(min=1e-12)
+        wider = own.variances[k] * own.counts[k] / (other.variances[k] * other.counts[k])
+        along = (directions.square() @ self.spread) * self.usual[k] / typical
+        return along * (wider / own.counts[k] + 1 / other.counts[k])
+
     def match(self) -> tuple[Tensor, Tensor]:
         """Return the class of the reference that each shared class fits best, and |m_k - M_l|^2 less its noise there.
 
@@ -122,7 +133,6 @@ def pairings(summary: Summary, groups: Tensor, apart: Collection[int] = ()) -> I
     overall = _side(pooled.pool(torch.zeros(count, dtype=torch.int64), 1), {k: v.sum(0) for k, v in sums.items()})
     sides = [_side(pooled.take(slice(g, g + 1)), {k: v[g] for k, v in sums.items()}) for g in range(count)]
     largest = sorted(range(count), key=lambda g: -sizes[g])[:MOST_TRIED]
-    enough = min(FEW_CLASSES, summary.counts.shape[1])
     for i in range(len(summary)):
         home, mine = int(groups[i]), slice(i, i + 1)
         among = sizes[home] - int(kept[i]) >= ENOUGH
@@ -135,7 +145,7 @@ def pairings(summary: Summary, groups: Tensor, apart: Collection[int] = ()) -> I
             others = [sides[home]]
         own = _side(cells.take(mine), {name: table[i] for name, table in clients.items()})
         found = [_pairing(i, own, other, overall, summary.whitening, among) for other in others]
-        found = [pairing for pairing in found if len(pairing.shared) >= enough]
+        found = [pairing for pairing in found if len(pairing.shared) >= FEWEST_CLASSES]
         if found:
             yield min(found, key=_nearness)
 

@@ -111,10 +111,10 @@ def load_clip(source: str) -> LoadedClip:
     # Broken or missing files show in many ways; to each the user needs the same answer: the two ways, and the reason.
     broken = (ImportError, LookupError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
     try:
-        config = transformers.AutoConfig.from_pretrained(source)
+        config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
         if config.model_type == "clip":
             model, report = transformers.CLIPModel.from_pretrained(source, output_loading_info=True)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except broken as error:
         reason = f"{type(error).__name__}: {error}"
         raise _unusable(source, f"cannot be loaded ({reason}) {ways}") from error

@@ -11,9 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedatlas.data.dataset import DTYPES, Dataset, check_finite
+from fedatlas.data.task import CLASSIFICATION, Task, find_task
 from fedatlas.errors import DataError, UsageError, unknown_name
 
 Array = NDArray[Any]
+MOST_CLASSES = 1 << 20
+"""The most classes that labels without names may stand for."""
 
 
 def from_arrays(
@@ -29,11 +32,17 @@ def from_arrays(
     std: Sequence[float] = (),
     vocabulary: Sequence[str] = (),
     kind: str | None = None,
+    task: str = CLASSIFICATION.name,
 ) -> Dataset:
     """Return a Dataset from numpy arrays, tensors or lists.
 
+    ``task`` says what is predicted. ``labels`` are one class for each example; with ``"multi-label"`` a row of zeros
+    and ones, with ``"regression"`` a number or a row of numbers, with ``"segmentation"`` a mask of classes;
+    ``classes`` then names the columns or classes.
+
     ``inputs`` are images (uint8, or floats in [0, 1]; N x height x width, channels first or last) or features (numbers,
-    N x width); with ``kind="tokens"``, or a vocabulary, they are tokens (whole numbers, N x length). ``labels``,
+    N x width) or other arrays, taken as they are: 16-bit and other float images, signals, volumes (``kind="array"``
+    takes any so). With ``kind="tokens"``, or a vocabulary, they are tokens (whole numbers, N x length). ``labels``,
     ``domain`` and ``owner`` are integers or names, one for each example. ``owner`` is the natural client of an example,
     ``vocabulary`` what each token stands for.
 
@@ -44,7 +53,8 @@ def from_arrays(
     values = _array(inputs)
     named = kind is None and len(vocabulary) > 0 and values.dtype.kind in "ui"
     examples = as_inputs(name, values, "tokens" if named else kind)
-    targets, class_names = _labels(name, _array(labels), classes)
+    aim = find_task(task)
+    targets, class_names = _targets(name, _array(labels), classes, aim)
     domain_index, domains = _names(name, "domain", domain)
     owner_index, owners = _names(name, "owner", owner)
     test = None if is_test is None else _test_part(name, targets, is_test)
@@ -70,13 +80,14 @@ def from_arrays(
         mean=tuple(mean),
         std=tuple(std),
         vocabulary=tuple(vocabulary),
+        task=aim,
     )
 
 
 def _test_part(name: str, labels: Tensor, is_test: ArrayLike | Tensor) -> Tensor:
     """Return which examples are for test; warn if some classes are only there."""
     test = torch.from_numpy(_array(is_test).astype(bool))
-    if test.shape != labels.shape:
+    if test.shape != labels.shape[:1]:
         raise DataError(
             f"{name}: is_test has {len(test)} entries for {len(labels)} labels; give one each.",
             code="wrong-count",
@@ -84,7 +95,8 @@ def _test_part(name: str, labels: Tensor, is_test: ArrayLike | Tensor) -> Tensor
             got=len(test),
             wanted=len(labels),
         )
-    _warn_unlearnt(name, labels, test)
+    if labels.ndim == 1:
+        _warn_unlearnt(name, labels, test)
     return test
 
 
@@ -93,7 +105,7 @@ def _array(values: ArrayLike | Tensor) -> Array:
 
 
 def as_inputs(name: str, inputs: ArrayLike | Tensor, kind: str | None = None) -> Tensor:
-    """Return images as uint8 (N, channels, height, width), features as float32, tokens as int64.
+    """Return images as uint8 (N, channels, height, width), features and other arrays as float32, tokens as int64.
 
     ``kind`` is checked where it is given; whole numbers are tokens only where it says so.
     """
@@ -101,6 +113,8 @@ def as_inputs(name: str, inputs: ArrayLike | Tensor, kind: str | None = None) ->
         raise unknown_name("kind of inputs", kind, DTYPES)
     values = _array(inputs)
     form, axes = values.dtype.kind, values.ndim
+    if axes > 2 and form in "uif" and (kind == "array" or (kind is None and not _are_8_bit(values))):
+        return _as_they_are(values)
     if axes in (3, 4) and form in "uif" and kind in (None, "image"):
         return _images(name, values)
     if axes == 2 and form in "uifb" and kind in (None, "features"):
@@ -123,6 +137,22 @@ def as_inputs(name: str, inputs: ArrayLike | Tensor, kind: str | None = None) ->
         got=values.dtype,
         shape=values.shape,
     )
+
+
+def _are_8_bit(values: Array) -> bool:
+    """Return whether values are pictures of 256 shades, or floats in [0, 1] that can stand for some."""
+    if values.ndim not in (3, 4) or values.dtype == np.uint16:
+        return False
+    if values.dtype == np.uint8 or not values.size:
+        return True
+    low, high = values.min(), values.max()
+    # NaN is neither; it is an error in either form.
+    return bool(low >= 0 and high <= (1 if values.dtype.kind == "f" else 255))
+
+
+def _as_they_are(values: Array) -> Tensor:
+    """Return an array as float32: 16-bit images in [0, 1] (x / 65535), as 8-bit ones are later, others unchanged."""
+    return _float32(values / np.float32(65535) if values.dtype == np.uint16 else values)
 
 
 def _float32(values: Array) -> Tensor:
@@ -163,7 +193,36 @@ def _images(name: str, values: Array) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
+def _targets(name: str, values: Array, classes: Sequence[str] | None, task: Task) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the targets in the form of the task, and the names of what is predicted."""
+    if task.has_classes:
+        return _labels(name, values, classes)
+    if values.dtype.kind not in "uibf":
+        raise DataError(
+            f"{name}: the targets of {task.name} must be numbers, got {values.dtype}. Convert them.",
+            code="wrong-type",
+            got=values.dtype,
+            what="labels",
+        )
+    if task.dtype == torch.float32:
+        found = _float32(values if values.ndim > 1 else values[:, None])
+        count = found.shape[1]
+    else:
+        found = torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
+        count = int(found.max()) + 1 if found.numel() else 0
+    names = tuple(classes) if classes is not None else tuple(str(i) for i in range(count))
+    return found, names
+
+
 def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+    if classes is not None and len(set(classes)) != len(classes):
+        twice = next(one for one in classes if list(classes).count(one) > 1)
+        raise DataError(
+            f"{name}: two classes are named {twice!r}. Rename one, or make one class of both.",
+            code="name-repeated",
+            what="classes",
+            got=twice,
+        )
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
@@ -206,8 +265,18 @@ def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Te
             what="labels",
             example=int(broken[0]),
         )
+    top = int(values.max()) if len(values) else -1
+    if top >= MOST_CLASSES:
+        raise DataError(
+            f"{name}: labels go up to {top}, and every number up to it would be a class of the model; at most "
+            f"{MOST_CLASSES:,} are possible. Labels look like ids: number the classes from 0, or give their names.",
+            code="out-of-range",
+            what="labels",
+            got=top,
+            most=MOST_CLASSES,
+        )
     numbers = torch.from_numpy(values.astype(np.int64))
-    count = int(numbers.max()) + 1 if len(numbers) else 0
+    count = top + 1
     if classes is None:
         _warn_of_ids(name, numbers, count)
     return numbers, tuple(classes) if classes is not None else tuple(str(i) for i in range(count))

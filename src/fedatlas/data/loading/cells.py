@@ -91,7 +91,9 @@ def table_rows(file: Path) -> Iterator[dict[str, Any]]:
                 mark = _separator(file, lines.readline())
                 lines.seek(0)
                 yield from csv.DictReader(lines, delimiter=mark)
-    except (OSError, UnicodeDecodeError, csv.Error, json.JSONDecodeError) as reason:
+    except (OSError, csv.Error, ValueError, RecursionError) as reason:
+        if isinstance(reason, DataError):
+            raise
         raise _unreadable(file, reason) from reason
 
 
@@ -109,6 +111,11 @@ def table_columns(path: str | Path) -> list[str]:
     except UnicodeDecodeError as reason:
         raise _unreadable(file, reason) from reason
     return [cell.strip() for cell in next(csv.reader([line], delimiter=_separator(file, line)), [])]
+
+
+_SPREADSHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+"""How the files of xlsx, ods and xls begin."""
+_LOOKED_AT = 1 << 16
 
 
 def _read_file(file: Path) -> dict[str, Cells]:
@@ -133,7 +140,16 @@ def _read_file(file: Path) -> dict[str, Cells]:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_bytes().decode("utf-8-sig")
+        content = file.read_bytes()
+        if content.startswith(_SPREADSHEETS) or b"\0" in content[:_LOOKED_AT]:
+            raise DataError(
+                f"{file}: this is not a text but a spreadsheet or another program's file. Open it there, and save it "
+                "as 'CSV UTF-8'.",
+                code="file-unreadable",
+                path=str(file),
+                what="binary",
+            )
+        return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as reason:
         raise _unreadable(file, reason) from reason
 
@@ -163,9 +179,12 @@ def _delimited(file: Path, text: str) -> dict[str, Cells]:
         raise DataError(f"{file}: the file is empty.", code="data-empty", path=str(file), what="rows")
     mark = _separator(file, lines[0])
     try:
-        header, *rows = ([cell.strip() for cell in row] for row in csv.reader(lines, delimiter=mark) if any(row))
+        found = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=mark) if any(row)]
     except csv.Error as reason:
         raise _unreadable(file, reason) from reason
+    if not found:
+        raise DataError(f"{file}: there is nothing in its cells.", code="data-empty", path=str(file), what="rows")
+    header, *rows = found
     _check_names(str(file), header)
     for number, row in enumerate(rows, start=1):
         if len(row) != len(header):
@@ -176,7 +195,10 @@ def _delimited(file: Path, text: str) -> dict[str, Cells]:
 def _separator(file: Path, header: str) -> str:
     """Return the separator that cuts a header into most names."""
     usual = "\t" if file.suffix == ".tsv" else ","
-    return max((usual, *_SEPARATORS), key=lambda mark: len(next(csv.reader([header], delimiter=mark), ())))
+    try:
+        return max((usual, *_SEPARATORS), key=lambda mark: len(next(csv.reader([header], delimiter=mark), ())))
+    except csv.Error as reason:
+        raise _unreadable(file, reason) from reason
 
 
 def _ragged(file: Path, number: int, row: Sequence[str], header: Sequence[str], mark: str) -> DataError:
@@ -215,7 +237,15 @@ def _check_names(where: str, names: Sequence[str]) -> None:
 def _plain(where: str, name: str, values: Sequence[Any]) -> Cells:
     """Return typed values as cells: numbers stay numbers, all others become texts."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return np.array(values, np.float64)
+        try:
+            return np.array(values, np.float64)
+        except OverflowError as reason:
+            raise DataError(
+                f"{where}: column {name!r} holds a number beyond 1e308. Correct it, or leave the column out.",
+                code="column-unfit",
+                what="large",
+                column=name,
+            ) from reason
     return [_as_text(where, name, row, value) for row, value in enumerate(values, start=1)]
 
 
@@ -254,5 +284,5 @@ def _parquet(file: Path) -> Any:
         ) from error
     try:
         return reader.read_table(file)
-    except (OSError, ValueError) as reason:
+    except (OSError, ValueError, NotImplementedError, MemoryError) as reason:
         raise _unreadable(file, reason) from reason

@@ -22,6 +22,9 @@ MAX_CATEGORIES = 50
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2})( .*)?|\d{4}/\d{1,2}/\d{1,2}")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+_WITH_UNIT = re.compile(r"([<>~]?\s*[+-]?\d+(?:[.,]\d+)?)\s*([^\W\d_]{1,12}|%|°.?|[^\W\d_]{1,6}/[^\W\d_]{1,6})")
+_FEW_SIZES = 8
+"""Different numbers that texts with a unit must have to be measurements; fewer may be categories, such as "2 weeks"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +196,7 @@ def _check_finite(where: str, name: str, numbers: Floats) -> None:
 
 
 def _check_words(where: str, name: str, cells: Sequence[str]) -> None:
-    """Raise DataError if the texts of a column are dates, numbers with a comma, or exceptions among numbers."""
+    """Raise DataError if texts of a column are dates, numbers with a comma or a unit, or exceptions among numbers."""
     words = [cell for cell in cells if cell and not _is_number(cell)]
     numbers = sum(bool(cell) for cell in cells) - len(words)
     if all(_DATE.fullmatch(word) for word in words):
@@ -202,6 +205,10 @@ def _check_words(where: str, name: str, cells: Sequence[str]) -> None:
     if all(_DECIMAL_COMMA.fullmatch(word) for word in words):
         said = "has commas in its numbers. Write a point before decimals, and nothing between thousands"
         raise _unfit(where, name, cells, words[0], "decimal commas", said)
+    sizes = [found for word in words if (found := _WITH_UNIT.fullmatch(word))]
+    if len(sizes) > 0.9 * len(words) and len({found[1] for found in sizes}) > _FEW_SIZES:
+        said = f"holds numbers with a unit. Leave only the numbers, all in {sizes[0][2]!r}; or, if they are categories,"
+        raise _unfit(where, name, cells, sizes[0][0], "units", f"{said} categorical = [{name!r}]")
     if numbers > len(words):
         said = (
             f"holds numbers, and texts in {len(words)} of {len(cells)} rows. Correct them or leave the cells empty; or,"

@@ -1,11 +1,14 @@
 """An npz file as a Dataset."""
 
 import difflib
+import math
+import struct
 import warnings
 import zipfile
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +16,7 @@ from numpy.typing import NDArray
 from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.data.images import decode_images
 from fedatlas.data.loading.arrays import from_arrays
+from fedatlas.data.memory import physical_memory
 from fedatlas.errors import DataError, UsageError
 
 Array = NDArray[Any]
@@ -32,6 +36,7 @@ def from_npz(path: str | Path, *, name: str | None = None) -> Dataset:
     """
     file = Path(path)
     arrays = read_npz(file)
+    _check_axes(file, arrays)
     parts = _parts(file, arrays)
     _check_names(file, arrays, parts)
     names = list(parts)
@@ -60,6 +65,30 @@ def from_npz(path: str | Path, *, name: str | None = None) -> Dataset:
     )
 
 
+def _check_axes(file: Path, arrays: Mapping[str, Array]) -> None:
+    """Raise DataError if an array that is a list has no axis, or numbers are texts."""
+    for key, array in arrays.items():
+        least = 0 if key not in (*BESIDE, *WHOLE, *SPLIT) and not key.endswith(("_x", "_y", "_webp", "_offset")) else 1
+        beside = key in BESIDE
+        wanted = "one axis" if beside else "an entry for each example"
+        if array.ndim < least or (beside and array.ndim != 1):
+            raise DataError(
+                f"{file}: {key} has the shape {array.shape}; wanted {wanted}.",
+                code="wrong-shape",
+                path=str(file),
+                what=key,
+                shape=array.shape,
+            )
+        if key in ("mean", "std") and array.dtype.kind not in "uif":
+            raise DataError(
+                f"{file}: {key} must be numbers, one for each channel; got {array.dtype}.",
+                code="wrong-type",
+                path=str(file),
+                what=key,
+                got=str(array.dtype),
+            )
+
+
 def read_npz(file: Path) -> dict[str, Array]:
     """Return the arrays of an npz file, never unpickling anything."""
     if not file.is_file():
@@ -72,14 +101,55 @@ def read_npz(file: Path) -> dict[str, Array]:
             path=str(file),
         )
     try:
+        _check_sizes(file)
         with np.load(file, allow_pickle=False) as arrays:
             return {key: arrays[key] for key in arrays.files}
-    except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as reason:
+    except _BROKEN as reason:
+        if isinstance(reason, DataError):
+            raise
         raise DataError(
             f"{file}: cannot be read as an npz file ({reason}). Write it with numpy.savez, without objects.",
             code="file-unreadable",
             path=str(file),
         ) from reason
+
+
+_BROKEN = (
+    *(OSError, ValueError, EOFError, AttributeError, KeyError, MemoryError, OverflowError, RuntimeError),
+    *(SyntaxError, TypeError, zipfile.BadZipFile, zlib.error, struct.error),
+)
+"""What zipfile, zlib and numpy raise where a file is broken, or made to break them."""
+
+
+def _check_sizes(file: Path) -> None:
+    """Raise an error if arrays are not as large as their headers state, or larger than the memory; none is read."""
+    total = 0
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            if not member.filename.endswith(".npy"):
+                raise ValueError(f"{member.filename!r} is not an array")
+            with archive.open(member) as content:
+                shape, dtype = _header(content)
+                held = member.file_size - content.tell()
+            stated = math.prod(shape) * dtype.itemsize
+            if dtype.hasobject or stated != held:
+                raise ValueError(f"{member.filename} states {stated:,} bytes in its header and holds {held:,}")
+            total += stated
+    if total > (most := physical_memory()):
+        raise DataError(
+            f"{file}: its arrays need {total:,} bytes, and this machine has {most:,}. Make it smaller.",
+            code="out-of-memory",
+            path=str(file),
+            got=total,
+            most=most,
+        )
+
+
+def _header(content: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(content)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(content)
+    return shape, dtype
 
 
 def _parts(file: Path, arrays: dict[str, Array]) -> dict[str, tuple[Array, Array]]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.data.federation import Shift, Transform
 from fedatlas.data.partitions.registry import partition
+from fedatlas.data.task import class_labels
 from fedatlas.errors import DataError, UsageError
 
 Indices = NDArray[np.int64]
@@ -298,7 +299,8 @@ class NaturalId:
         if len(kept) == 0 or (self.num_clients is not None and not 1 <= self.num_clients <= len(kept)):
             raise UsageError(
                 f"natural-id: {len(kept)} of {len(held)} owners in {data.name} have {self.min_samples} examples or "
-                f"more; got num_clients={self.num_clients}. Use a smaller min_samples or num_clients.",
+                f"more; got num_clients={self.num_clients}. Use a smaller min_samples or num_clients, or name another "
+                "column as the client.",
                 code="too-few-examples",
                 got=len(kept),
                 clients=self.num_clients,
@@ -370,7 +372,7 @@ def _unnamed(parts: Sequence[Indices]) -> list[Share]:
 
 
 def _by_class(data: Dataset) -> list[Indices]:
-    labels = data.labels.cpu().numpy()
+    labels = class_labels(data.task, data.labels, f"a partition by labels of {data.name}")
     order = np.argsort(labels, kind="stable")
     return np.split(order, np.bincount(labels, minlength=len(data.classes)).cumsum()[:-1])
 

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.data.federation import Client, Federation, Origin, Shift
-from fedatlas.data.partitions.basic import Indices, NaturalId, Partition, Share
+from fedatlas.data.loading.catalogue import is_named
+from fedatlas.data.partitions.basic import ByDomain, Dirichlet, Iid, Indices, NaturalId, Partition, Share
+from fedatlas.data.partitions.domain_imbalance import DomainImbalance
 from fedatlas.data.partitions.registry import PARTITIONS
 from fedatlas.errors import DataError, UsageError, expect, unknown_name
 from fedatlas.seeds import numpy_generator
@@ -22,23 +24,29 @@ HeldOut = int | float | str | Sequence[str]
 
 def federate(
     data: Dataset,
-    partition: Partition,
+    partition: Partition | None = None,
     *,
-    test: str = "client",
+    test: str | None = None,
     test_fraction: float = 0.25,
     held_out: HeldOut = 0,
+    leave_out: str | Sequence[str] = (),
     seed: int = 0,
 ) -> Federation:
     """Return the federation that a partition makes of a data set.
+
+    Without a ``partition``, each owner of examples is a client; where there are no owners, domains are shared out among
+    clients, or a Dirichlet draw over the labels makes up to ten (``usual_partition``).
 
     ``test`` chooses a client's test examples. ``"client"``: its own examples; a given test part (``is_test``) is mixed
     in, so clients train on most of it: all examples are partitioned together, and ``test_fraction`` of each client's
     are set apart. ``"domain"``: the given test part of its domain; only the training part is partitioned. ``"all"``:
     the whole given test part, and none of it is trained on. Data without a test part are split here for these two,
-    ``test_fraction`` of each class of each domain.
+    ``test_fraction`` of each class of each domain. Without a ``partition`` and a ``test``, a test part of your
+    data stays one (``"all"``); else ``"client"`` is the default.
 
     ``held_out`` clients, a number or a fraction, never train. They are drawn as evenly over the domains and types as
     can be, and each keeps one that trains. Or they are named: clients, or domains or types with all their clients.
+    Those in ``leave_out``, named alike, take no part at all; the others have the examples that they have with them.
 
     The numbers of a table are scaled here, by the training examples of the clients that train.
 
@@ -47,7 +55,12 @@ def federate(
         >>> len(federation), len(federation.training_ids)
         (20, 15)
     """
-    _check_kinds(data, partition)
+    _check_data(data)
+    own = not is_named(data.name)
+    if test is None:
+        test = usual_test(data, own=own) if partition is None else "client"
+    partition = usual_partition(data, own=own) if partition is None else partition
+    _check_partition(partition)
     _check_test(test, test_fraction)
     rng = numpy_generator(seed, "partition")
     if test == "client":
@@ -63,12 +76,17 @@ def federate(
         data, clients = _shifted(data, clients, [share.shift for share in shares])
     if isinstance(partition, NaturalId) and data.domain is not None:
         _warn_mixed(data, clients)
+    if leave_out:
+        gone = _named(clients, [leave_out] if isinstance(leave_out, str) else leave_out, "leave_out")
+        clients = [client for i, client in enumerate(clients) if i not in gone]
     if isinstance(held_out, int | float):
         chosen = _choose_held_out(clients, held_out, seed)
     else:
-        chosen = _named(clients, [held_out] if isinstance(held_out, str) else held_out)
+        chosen = _named(clients, [held_out] if isinstance(held_out, str) else held_out, "held_out")
     rule = _rule(partition)
     apart = f"{held_out:g}" if isinstance(held_out, int | float) else repr(held_out)
+    if leave_out:
+        apart = f"{apart} (left out: {leave_out!r})"
     origin = Origin(data=data.name, rule=rule, seed=seed, test=test, test_fraction=test_fraction, held_out=apart)
     federation = Federation(
         data=data,
@@ -80,9 +98,13 @@ def federate(
     return federation.prepare()
 
 
-def _check_kinds(data: object, partition: object) -> None:
-    """Raise UsageError if the arguments are not a data set and a partition with its settings."""
+def _check_data(data: object) -> None:
+    """Raise UsageError if an argument is not a data set."""
     expect(data, Dataset, "federate(data) must be a data set", "Write fedatlas.load_dataset(...) or from_arrays(...).")
+
+
+def _check_partition(partition: object) -> None:
+    """Raise UsageError if an argument is not a partition with its settings."""
     if isinstance(partition, type | str) or not hasattr(partition, "assign"):
         title = partition.__name__ if isinstance(partition, type) else "Dirichlet"
         title = PARTITIONS[partition].__name__ if isinstance(partition, str) and partition in PARTITIONS else title
@@ -188,6 +210,27 @@ def _shifted(data: Dataset, clients: Sequence[Client], shifts: Sequence[Shift | 
     return replace(found, inputs=inputs, labels=labels), moved
 
 
+def usual_partition(data: Dataset, *, own: bool) -> Partition:
+    """Return the plainest partition that fits the data.
+
+    ``own`` data come from a user's file or arrays: nothing is known of them that would call for imbalance.
+    """
+    if data.owner is not None:
+        return NaturalId()
+    if data.domain is not None:
+        return ByDomain() if own else DomainImbalance(factor=5)
+    count = max(2, min(10, len(data) // 40))
+    if not data.task.has_classes:
+        return Iid(num_clients=count)
+    return Dirichlet(num_clients=count, alpha=0.5, min_samples=4)
+
+
+def usual_test(data: Dataset, *, own: bool) -> str:
+    """Return the examples that clients are tested on unless it is said: a test part in a user's data stays one."""
+    kept = data.is_test is not None and bool(data.is_test.any())
+    return "all" if kept and own else "client"
+
+
 def _sorted(indices: Indices) -> Tensor:
     return torch.from_numpy(np.sort(indices).astype(np.int64))
 
@@ -204,7 +247,7 @@ def _test_split(data: Dataset, test_fraction: float, seed: int) -> np.ndarray[An
                 missing="training" if official.all() else "test",
             )
         return official
-    group = data.labels.cpu().numpy()
+    group = data.task.strata(data.labels.cpu()).numpy()
     if data.domain is not None:
         group = group + len(data.classes) * data.domain.cpu().numpy()
     mixed = numpy_generator(seed, "partition", "split").permutation(len(group))
@@ -258,13 +301,13 @@ def _warn_mixed(data: Dataset, clients: list[Client]) -> None:
         )
 
 
-def _named(clients: list[Client], names: Sequence[str]) -> set[int]:
+def _named(clients: list[Client], names: Sequence[str], setting: str) -> set[int]:
     """Return the clients that are named, or whose domain or type is."""
     of_each = [{client.name, client.domain, client.type} - {None} for client in clients]
     known = {name for own in of_each for name in own if name is not None}
     for name in names:
         if name not in known:
-            raise unknown_name("client, domain or type in held_out", name, known)
+            raise unknown_name(f"client, domain or type in {setting}", name, known)
     return {i for i, own in enumerate(of_each) if own & set(names)}
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from fedatlas.config.config import Config
 from fedatlas.data import ByDomain, Federation, federate, load_dataset
 from fedatlas.errors import RunFolderError
-from fedatlas.flower.deploy.launch import LocalFederation
+from fedatlas.flower.deploy.launch import LocalFederation, ended_by_signals
 from fedatlas.flower.deploy.template import write_app
 from fedatlas.flower.node.export import write_pictures
+from fedatlas.flower.node.gate import wanted_by
+from fedatlas.flower.node.policy import policy_text
 from fedatlas.runs.run import Run
 
 EXAMPLES, TESTS = 120, 60
@@ -62,15 +64,18 @@ def run_deploy_demo(folder: Path, *, rounds: int, say: Callable[[str], None] = p
     names = [client.name for client in federation.clients]
     for i, name in enumerate(names):
         write_pictures(federation, i, folder / "data" / name)
-    app = write_app(folder / "app", demo_config(names[:-1], rounds), run_folder=folder / "run")
+    config = demo_config(names[:-1], rounds)
+    app = write_app(folder / "app", config, run_folder=folder / "run")
+    policy = folder / "policy.toml"
+    policy.write_text(policy_text(wanted_by(config)), encoding="utf-8")
     say(f"six folders of digits in {folder / 'data'}, an app in {app}")
-    with LocalFederation(folder / "network", nodes=names) as local:
+    with ended_by_signals(), LocalFederation(folder / "network", nodes=names) as local:
         say(f"a SuperLink on {local.address} with TLS and six registered keys; logs in {folder / 'network' / 'logs'}")
         for name in names[:-1]:
-            local.start_node(name, data=str(folder / "data" / name), domain=name.removesuffix("-0"))
+            local.start_node(name, data=str(folder / "data" / name), domain=name.removesuffix("-0"), policy=str(policy))
         say("five nodes started; they make the atlas and train (a minute or two)")
         local.run(app)
-        local.start_node(LATE, data=str(folder / "data" / LATE))
+        local.start_node(LATE, data=str(folder / "data" / LATE), policy=str(policy))
         say("the sixth node joins late and adapts the model to its data")
         local.run(app, task="adapt")
     return Run(folder / "run")

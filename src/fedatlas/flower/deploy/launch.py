@@ -15,8 +15,8 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -76,9 +76,12 @@ def supernode_command(
     authority: Path | None,
     key: Path | None,
     insecure: bool = False,
+    warm: bool = True,
 ) -> list[str]:
-    """Return the command that starts a SuperNode with its node's config."""
-    command = [program("flower-supernode"), "--superlink", superlink, "--host", "127.0.0.1", "--port", str(port)]
+    """Return the command that starts a SuperNode with its node's config, and a worker beside it if it is ``warm``."""
+    # The worker starts first and stays beside the SuperNode: torch, data and network are loaded once.
+    command = [sys.executable, "-m", "fedatlas.flower.node.worker"] if warm else []
+    command += [program("flower-supernode"), "--superlink", superlink, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--node-config", node_config(settings)]
     if insecure:
         return [*command, "--insecure"]
@@ -153,6 +156,22 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block as an error would, so that it ends the processes that it started."""
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # the processes are ended once
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class LocalFederation:

@@ -50,6 +50,12 @@ app = make_{side}_app(Path(__file__).with_name("{run}"))
 '''
 
 
+def app_code() -> dict[str, str]:
+    """Return all Python files of an app, by their names: an app of fedatlas has no other code."""
+    apps = {f"{PACKAGE}/{side}_app.py": _APP.format(side=side, run=RUN) for side in ("server", "client")}
+    return {f"{PACKAGE}/__init__.py": "", **apps}
+
+
 def app_config(folder: Path, changes: Sequence[str] = ()) -> Config:
     """Return the config of an app, with a run's changes."""
     file = folder / PACKAGE / RUN
@@ -85,8 +91,7 @@ def write_app(folder: Path | str, config: Config, *, run_folder: Path | str | No
         ),
         encoding="utf-8",
     )
-    (package / "__init__.py").write_text("", encoding="utf-8")
     (package / RUN).write_text(config.to_toml(), encoding="utf-8")
-    for side in ("server", "client"):
-        (package / f"{side}_app.py").write_text(_APP.format(side=side, run=RUN), encoding="utf-8")
+    for name, text in app_code().items():
+        (folder / name).write_text(text, encoding="utf-8")
     return folder

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedatlas.atlas.client2vec.index import index_client, index_seed, training_pairs
 from fedatlas.atlas.client2vec.network import DSAIGN
 from fedatlas.atlas.client2vec.train_federated import index_algorithm, index_work
+from fedatlas.atlas.doctor.check import embeddings_of
 from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.encoders.registry import make_encoder
 from fedatlas.atlas.settings import AtlasSettings
@@ -19,9 +20,10 @@ from fedatlas.atlas.summary import Whitening, cells_of_client, sums_of_client
 from fedatlas.client.runner import ClientRunner
 from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError
-from fedatlas.flower.node.request import Request
+from fedatlas.flower.node.request import CHECK, Request
 from fedatlas.flower.protocol.messages import SHARED, arrays, pack_upload, tensors, unpack_assignment
-from fedatlas.flower.server.atlas import PAIRS, ROW
+from fedatlas.flower.server.atlas import PAIRS
+from fedatlas.flower.server.questions import ROW
 
 
 class ClientIndex:
@@ -59,6 +61,10 @@ def row(request: Request, _: RecordDict) -> RecordDict:
 
 def _encoded(request: Request) -> tuple[Tensor, bool]:
     """Return the embeddings of the client's examples, and whether its summary goes by class."""
+    if request.task == CHECK:
+        made = request.config.atlas_settings() or {}
+        options = made.get("encoder_options") or {}
+        return embeddings_of(request.federation, made.get("encoder", "builtin"), progress=False, **options).cpu(), True
     options = _atlas_settings(request)
     encoder = make_encoder(options.get("encoder", "builtin"), **options.get("encoder_options") or {})
     labelled = summary_by_class(options["source"])

@@ -9,6 +9,7 @@ from PIL import Image
 
 from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError
+from fedatlas.runs.files import inside
 
 
 def write_npz(federation: Federation, client: int, path: Path | str) -> Path:
@@ -47,7 +48,7 @@ def write_pictures(federation: Federation, client: int, folder: Path | str) -> P
         )
     for part, own in (("train", member.train), ("test", member.test)):
         for i in own.tolist():
-            into = folder / part / data.classes[int(data.labels[i])]
+            into = inside(folder / part, data.classes[int(data.labels[i])])
             into.mkdir(parents=True, exist_ok=True)
             pixels = data.inputs[i].permute(1, 2, 0).cpu().numpy()
             Image.fromarray(pixels.squeeze() if pixels.shape[2] == 1 else pixels).save(into / f"{i:06d}.png")

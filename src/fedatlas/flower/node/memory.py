@@ -1,7 +1,8 @@
 """A node's store of its client's memory, round by round.
 
-A memory is valid once the server has taken the upload of the same round. So a node stores memories by round. With each
-assignment the server names the round of the valid memory, and the rounds that it may come back to after a restart.
+A memory is valid once the server has taken the upload of the same round. So a node stores memories by round, and by
+turn where a round has several: 12 is the memory after the first turn of round 12, 12.1 that after the second. With each
+assignment the server names the valid memory, and those that it may come back to after a restart.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ from safetensors import SafetensorError
 from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.flower.protocol.messages import arrays, tensors
 from fedatlas.parts.types import Memory
-from fedatlas.runs.files import atomic_write, memory_from_bytes, memory_to_bytes
+from fedatlas.runs.files import atomic_write
+from fedatlas.runs.tensor_files import memory_from_bytes, memory_to_bytes
 
 PREFIX = "memory"
+NOTHING = "0"
+"""The version of the empty memory, before any round."""
 
 
 class MemoryStore(Protocol):
-    """A client's memories by the round in which it trained; round 0 is the empty memory."""
+    """A client's memories by their versions."""
 
-    def take(self, round: int) -> Memory:
-        """Return the memory of a round."""
+    def take(self, version: str) -> Memory:
+        """Return a memory."""
         ...
 
-    def put(self, round: int, memory: Memory, keep: Collection[int]) -> None:
-        """Store a memory, and delete those of rounds other than this one and ``keep``."""
+    def put(self, version: str, memory: Memory, keep: Collection[str]) -> None:
+        """Store a memory, and delete the others but those to ``keep``."""
         ...
 
 
@@ -39,32 +43,33 @@ class FolderStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def take(self, round: int) -> Memory:
-        """Return the memory of a round."""
-        if round == 0:
+    def take(self, version: str) -> Memory:
+        """Return a memory."""
+        if version == NOTHING:
             return {}
+        file = self._file(version)
         try:
-            return memory_from_bytes(self._file(round).read_bytes())
+            return memory_from_bytes(file.read_bytes())
         except FileNotFoundError:
-            raise _lost(round, f"there is no {self._file(round)}") from None
+            raise _lost(version, f"there is no {file}") from None
         except SafetensorError as error:
             raise RunFolderError(
-                f"{self._file(round)} cannot be read ({error}); restore it from a copy.",
-                code="file-unreadable",
-                path=str(self._file(round)),
+                f"{file} cannot be read ({error}); restore it from a copy.", code="file-unreadable", path=str(file)
             ) from error
 
-    def put(self, round: int, memory: Memory, keep: Collection[int]) -> None:
-        """Store a memory, and delete those of rounds other than this one and ``keep``."""
+    def put(self, version: str, memory: Memory, keep: Collection[str]) -> None:
+        """Store a memory, and delete the others but those to ``keep``."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(self._file(round), memory_to_bytes(memory))
-        wanted = {self._file(number).name for number in (round, *keep)}
+        atomic_write(self._file(version), memory_to_bytes(memory))
+        wanted = {self._file(other).name for other in (version, *keep)}
         for file in self.folder.glob("round-*.safetensors"):
             if file.name not in wanted:
                 file.unlink(missing_ok=True)
 
-    def _file(self, round: int) -> Path:
-        return self.folder / f"round-{round:06d}.safetensors"
+    def _file(self, version: str) -> Path:
+        # Numbers only: a version comes with a message, and must not lead out of the folder.
+        round, _, turn = version.partition(".")
+        return self.folder / f"round-{int(round):06d}{f'.{int(turn)}' if turn else ''}.safetensors"
 
 
 class ContextStore:
@@ -73,23 +78,23 @@ class ContextStore:
     def __init__(self, state: RecordDict) -> None:
         self.state = state
 
-    def take(self, round: int) -> Memory:
-        """Return the memory of a round."""
-        if round == 0:
+    def take(self, version: str) -> Memory:
+        """Return a memory."""
+        if version == NOTHING:
             return {}
-        start = f"{PREFIX}/{round}/"
+        start = f"{PREFIX}/{version}/"
         if start not in self.state.config_records:
-            raise _lost(round, "the node was restarted, and it keeps memories in its process only")
+            raise _lost(version, "the node was restarted, and it keeps memories in its process only")
         found = ((name, record) for name, record in self.state.array_records.items() if name.startswith(start))
         return {name.removeprefix(start): tensors(record) for name, record in found}
 
-    def put(self, round: int, memory: Memory, keep: Collection[int]) -> None:
-        """Store a memory, and delete those of rounds other than this one and ``keep``."""
-        wanted = tuple(f"{PREFIX}/{number}/" for number in keep)
+    def put(self, version: str, memory: Memory, keep: Collection[str]) -> None:
+        """Store a memory, and delete the others but those to ``keep``."""
+        wanted = tuple(f"{PREFIX}/{other}/" for other in keep)
         for name in list(self.state):
             if name.startswith(f"{PREFIX}/") and not name.startswith(wanted):
                 del self.state[name]
-        start = f"{PREFIX}/{round}/"
+        start = f"{PREFIX}/{version}/"
         for part, own in memory.items():
             self.state[f"{start}{part}"] = arrays(own)
         self.state[start] = ConfigRecord()  # marks the round even if no part remembers anything
@@ -99,7 +104,8 @@ class LostMemoryError(UsageError):
     """A client's memory of a round is gone; the field ``round`` says which."""
 
 
-def _lost(round: int, why: str) -> LostMemoryError:
+def _lost(version: str, why: str) -> LostMemoryError:
+    round = int(version.partition(".")[0])
     return LostMemoryError(
         f"this client's memory of round {round} is gone: {why}. Restore it, or set forget=true in the node's config to "
         "let the client start with an empty memory.",

@@ -9,7 +9,9 @@ domain      the client's domain or type, for the server's reports; sent only if 
 held-out    true for a client that is tested but never trains
 memory      a folder for the client's memory; without one the memory is lost when the node's process ends
 forget      true to let the client start with an empty memory if its memory is gone
+policy      a file that says what the node does for a server; without one it keeps the defaults of policy.py
 device      the device to compute on, cpu by default
+copies-key  a file with a key that all clients share: a check then looks for the same examples at two clients
 """
 
 from __future__ import annotations
@@ -27,9 +29,12 @@ from fedatlas.data import Dataset, Federation, Iid, federate, load_dataset
 from fedatlas.data.loading.catalogue import kind_of
 from fedatlas.errors import DataError, UsageError, unknown_name
 
-KEYS = ("client", "data", "loader", "domain", "held-out", "memory", "forget", "device")
+KEYS = ("client", "data", "loader", "domain", "held-out", "memory", "forget", "policy", "device", "copies-key")
 PARTITION = ("partition-id", "num-partitions")
 """The keys that Flower's simulation sets in place of all these."""
+
+_last: list[tuple[tuple[Any, ...], Federation]] = []
+"""The client that this process read last, and what it was read from."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,6 +50,8 @@ class Node:
     position: int | None = None
     """In a simulation, the client's position in the federation that the config describes."""
     held_out: bool = False
+    copies_key: Path | None = None
+    """A file with a key for hashes of examples; without one no hash leaves the node."""
 
 
 def open_node(settings: Mapping[str, Any], config: Config) -> Node:
@@ -61,17 +68,39 @@ def open_node(settings: Mapping[str, Any], config: Config) -> Node:
             code="missing-option",
             option="client",
         )
-    domain = str(settings["domain"]) if "domain" in settings else None
-    federation = _own_federation(settings, config)
-    member = replace(federation.clients[0], name=name, held_out=False, domain=domain)
+    federation = _kept_federation(settings, config)
     return Node(
         name=name,
-        federation=replace(federation, clients=(member,)),
+        federation=federation,
         memory=Path(str(settings["memory"])).expanduser() if "memory" in settings else None,
         forget=bool(settings.get("forget", False)),
         device=str(settings.get("device", Node.device)),
         held_out=bool(settings.get("held-out", False)),
+        copies_key=Path(str(settings["copies-key"])).expanduser() if "copies-key" in settings else None,
     )
+
+
+def _kept_federation(settings: Mapping[str, Any], config: Config) -> Federation:
+    """Return the node's client; a process keeps the last one while its file or folder stays as it is."""
+    own = {key: settings[key] for key in ("client", "data", "loader", "domain") if key in settings}
+    key = (repr(own), config.to_toml(), _state_of(str(settings["data"])) if "data" in settings else None)
+    if _last and _last[0][0] == key:
+        return _last[0][1]
+    federation = _own_federation(settings, config)
+    domain = str(settings["domain"]) if "domain" in settings else None
+    name = str(settings["client"]).strip()
+    member = replace(federation.clients[0], name=name, held_out=False, domain=domain)
+    federation = replace(federation, clients=(member,))
+    _last[:] = [(key, federation)]
+    return federation
+
+
+def _state_of(data: str) -> tuple[int, ...]:
+    """Return what changes when a file, or a file of a folder, is written: times and sizes."""
+    path = Path(data)
+    files = [path, *path.rglob("*")] if path.is_dir() else [path] if path.exists() else []
+    states = [file.stat() for file in files]
+    return len(states), max((s.st_mtime_ns for s in states), default=0), sum(s.st_size for s in states)
 
 
 def _own_federation(settings: Mapping[str, Any], config: Config) -> Federation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,10 +14,13 @@ from fedatlas.flower.protocol.messages import (
     ABOUT,
     BUFFERS,
     CHANGE,
+    INTERVAL,
     LOSSES,
+    METRIC,
     METRICS,
     NOTE,
     SCORE,
+    TESTED,
     BadReplyError,
     num_bytes,
     tensors,
@@ -33,6 +36,10 @@ SLACK = 1 << 24
 """Bytes that any reply may hold, whatever the model's size: a part may send a few images' worth."""
 MOST_LOSS = 1e6
 """The largest mean loss that a client may state: one client's loss should not outweigh all others."""
+MOST_SURVEYED = 1e4
+"""The largest number in a reply to a survey, and in a note that is one number, such as a loss."""
+MOST_CHANGED, MOST_NOTED = 1e6, 1e15
+"""The largest number in a change of parameters, and in other tensors, which may count or sum something."""
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool)
@@ -51,7 +58,7 @@ def check_size(records: RecordDict, sent: int) -> int:
 
 def check_upload(records: RecordDict, expected: Expectations, client: int, num_examples: int, num_test: int) -> Upload:
     """Return the upload in a reply; ``num_examples`` are those that the client was to train on."""
-    _check_names(records, {CHANGE, BUFFERS, METRICS, SCORE, ABOUT}, NOTE)
+    _check_names(records, {CHANGE, BUFFERS, METRICS, SCORE, TESTED, ABOUT}, NOTE)
     about = values(records, ABOUT)
     _check_tensors(CHANGE, _arrays(records, CHANGE), expected.change)
     _check_tensors(BUFFERS, _arrays(records, BUFFERS), expected.buffers)
@@ -69,9 +76,8 @@ def check_upload(records: RecordDict, expected: Expectations, client: int, num_e
             wanted=num_examples,
         )
     _check_metrics(values(records, METRICS))
-    if SCORE in records:
-        _check_score(records, SCORE, client, num_test, expected.metrics)
-    return unpack_upload(records, client)
+    score = _check_score(records, SCORE, client, num_test, expected) if SCORE in records else None
+    return unpack_upload(records, client, score)
 
 
 def check_notes(records: RecordDict, expected: Declared, *, held_out: bool = False) -> Memory:
@@ -81,10 +87,26 @@ def check_notes(records: RecordDict, expected: Declared, *, held_out: bool = Fal
     return unpack_memory(NOTE, records)
 
 
-def check_score(records: RecordDict, client: int, num_test: int, metrics: Collection[str] = ()) -> ClientScore | None:
-    """Return the score in a reply, with the values of further metrics."""
+def check_survey(records: RecordDict, expected: Declared) -> Memory:
+    """Return a client's reply to a survey, which decides how much clients count: its numbers are bounded closely."""
+    found = check_notes(records, expected)
+    for part, own in found.items():
+        for name, tensor in own.items():
+            _check_range(f"{part} {name}", tensor, MOST_SURVEYED)
+    return found
+
+
+def check_score(records: RecordDict, client: int, num_test: int, expected: Expectations) -> ClientScore | None:
+    """Return the score in a reply, with the values of all metrics."""
     _check_names(records, {METRICS})
-    return _check_score(records, METRICS, client, num_test, metrics)
+    return _check_score(records, METRICS, client, num_test, expected)
+
+
+def check_tested(records: RecordDict, client: int, num_test: int, expected: Expectations) -> ClientScore | None:
+    """Return the score of the received model in the reply to a training message; None without test examples."""
+    if TESTED not in records:
+        raise BadReplyError("the score of the received model is missing", code="value-missing", name=TESTED)
+    return _check_score(records, TESTED, client, num_test, expected)
 
 
 def check_losses(records: RecordDict, expected: Shapes, num_examples: int) -> ClientLosses:
@@ -127,32 +149,50 @@ def _check_metrics(metrics: Mapping[str, Any]) -> None:
 
 
 def _check_score(
-    records: RecordDict, name: str, client: int, num_test: int, metrics: Collection[str]
+    records: RecordDict, name: str, client: int, num_test: int, expected: Expectations
 ) -> ClientScore | None:
+    held = values(records, name)
+    names = {one.name for one in expected.metrics}
+    _check_metric_names({key.removeprefix(METRIC) for key in held if key.startswith(METRIC)}, names, held)
     try:
-        score = unpack_score(records, client, name)
+        score = unpack_score(records, client, expected.metrics, expected.num_classes, name)
     except (KeyError, TypeError, ValueError) as error:
         raise BadReplyError(f"the score cannot be read: {error!r}", code="reply-unreadable", record=name) from error
     if score is None:
         return None
-    correct, tested = score.num_correct, score.num_examples
-    if tested != num_test or not 0 <= correct <= tested:
+    if score.num_examples != num_test:
         raise BadReplyError(
-            f"the score is {correct} of {tested} test examples, but the client has {num_test}",
+            f"the score is that of {score.num_examples} test examples, but the client has {num_test}",
             code="wrong-count",
-            name="num_correct" if tested == num_test else "num_examples",
-            got=correct if tested == num_test else tested,
+            name="num_examples",
+            got=score.num_examples,
             wanted=num_test,
-        )
-    if score.others.keys() != set(metrics):
-        raise BadReplyError(
-            f"the score has the metrics {sorted(score.others)}, wanted {sorted(metrics)}",
-            code="value-missing" if set(metrics) - score.others.keys() else "unknown-name",
-            got=sorted(score.others),
         )
     if not math.isfinite(score.loss):
         raise BadReplyError(f"the test loss is {score.loss}, not finite", code="not-finite", name="test loss")
+    if "accuracy" in score.values and not 0 <= score.accuracy <= 1:
+        raise BadReplyError(
+            f"the accuracy must be in [0, 1], got {score.accuracy}",
+            code="out-of-range",
+            name="accuracy",
+            got=score.accuracy,
+        )
     return score
+
+
+def _check_metric_names(found: set[str], wanted: set[str], held: Mapping[str, Any]) -> None:
+    """Raise BadReplyError if a score lacks a metric, or holds what was not asked for."""
+    if held.get("num_examples") == 0:
+        return
+    strange = {key for key in held if key != "num_examples" and not key.startswith((METRIC, INTERVAL))}
+    spans = {key.removeprefix(INTERVAL) for key in held if key.startswith(INTERVAL)}
+    if found != wanted or strange or spans - wanted:
+        got = sorted({*found, *strange, *spans})
+        raise BadReplyError(
+            f"the score has the metrics {got}, wanted {sorted(wanted)}",
+            code="value-missing" if wanted - found else "unknown-name",
+            got=got,
+        )
 
 
 def _check_names(records: RecordDict, names: set[str], prefix: str | None = None) -> None:
@@ -180,6 +220,17 @@ def _check_notes(records: RecordDict, expected: Declared, *, held_out: bool, ste
         found.add(part)
     if fault := expected.missing_part(found, held_out=held_out, stepped=stepped):
         raise BadReplyError(fault, code="note-missing")
+
+
+def _check_range(name: str, tensor: torch.Tensor, most: float) -> None:
+    if tensor.is_floating_point() and tensor.numel() and not float(tensor.abs().max()) <= most:
+        got = float(tensor.abs().max())
+        raise BadReplyError(
+            f"{name}: it holds {got:.3g}, the largest number taken is {most:g}",
+            code="out-of-range",
+            name=name,
+            got=got,
+        )
 
 
 def _check_tensors(title: str, record: ArrayRecord, expected: Shapes) -> None:
@@ -220,3 +271,6 @@ def _check_content(name: str, array: Any) -> None:
         raise BadReplyError(
             f"{name}: NaN or infinity in {count} of {tensor.numel()} entries", code="not-finite", name=name
         )
+    title = name.partition(" ")[0]
+    single = tensor.ndim == 0 and title not in (BUFFERS, LOSSES)
+    _check_range(name, tensor, MOST_CHANGED if title == CHANGE else MOST_SURVEYED if single else MOST_NOTED)

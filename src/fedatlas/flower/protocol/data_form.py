@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,13 @@ from fedatlas.data.preparation import Preparation
 from fedatlas.data.table import ColumnSums
 from fedatlas.errors import DataError
 from fedatlas.seeds import generator
+
+MOST_CLASSES = 1 << 15
+MOST_TOKENS = 1 << 18
+MOST_NUMBERS = 1 << 26
+"""The most classes, tokens and numbers in an example that a node may claim: everybody's model grows with them."""
+LONGEST_NAME = 200
+"""The most characters in the name of a class or a token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +62,12 @@ class DataForm:
     @classmethod
     def of(cls, data: Dataset, rows: Tensor | None = None) -> DataForm:
         """Return the form of a data set; of a table with the sums of these rows, or of none."""
+        if not data.task.has_classes:
+            raise DataError(
+                f"{data.name}: a network trains on classes, and the task is {data.task.name}. Use the simulator.",
+                code="task-unfit",
+                got=data.task.name,
+            )
         some = np.zeros(0, np.int64) if rows is None else rows.cpu().numpy()
         return cls(
             kind=data.kind,
@@ -84,6 +98,7 @@ class DataForm:
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> DataForm:
         """Return the form from the plain values of a message or of a record."""
+        _check_bounds(values)
         sums, preparation = (_read(values.get(name)) for name in ("sums", "preparation"))
         return cls(
             kind=str(values["kind"]),
@@ -108,6 +123,7 @@ class DataForm:
         classes = self.classes
         if classes != other.classes:
             classes = tuple(sorted({*self.classes, *other.classes}, key=natural_order))
+            _check_names("classes", classes, MOST_CLASSES)
         if other.sums is not None and self.preparation is not None:
             self.preparation.places(other.sums.columns, other.sums.kinds)
         elif other.sums is not None and self.sums is not None:
@@ -119,6 +135,12 @@ class DataForm:
         if self.sums is None and self.preparation is None:
             return replace(self, classes=())
         return replace(self, classes=(), shape=(), sums=None, preparation=None)
+
+    def key(self) -> tuple[object, ...]:
+        """Return what must be the same for all clients, to count by: of tables the columns."""
+        if self.sums is None:
+            return (self.kind, self.shape, self.vocabulary, self.mean, self.std)
+        return (self.kind, tuple(self.sums.columns), tuple(self.sums.kinds))
 
     def settled(self) -> DataForm:
         """Return the form after all clients' are united: the sums of tables become the preparation."""
@@ -147,7 +169,7 @@ class DataForm:
         sizes = [1] * len(members) if sizes is None else sizes
         total = sum(sizes)
         rng = generator(0, "stand-in")
-        if self.kind == "features":
+        if self.kind in ("features", "array"):
             inputs = torch.randn(total, *self.shape, generator=rng)
         else:
             top = 256 if self.kind == "image" else max(1, len(self.vocabulary))
@@ -169,6 +191,49 @@ class DataForm:
         return Federation(data=data, clients=tuple(clients), partition="each client's own data, at its node")
 
 
+def _check_bounds(values: Mapping[str, Any]) -> None:
+    """Raise DataError if a form claims more than a model could be made for; nothing is built of it before."""
+    if values["kind"] not in DTYPES:
+        raise DataError(
+            f"its examples are of kind {values['kind']!r}, known are {', '.join(DTYPES)}",
+            code="kind-mismatch",
+            got=values["kind"],
+            wanted=list(DTYPES),
+        )
+    shape = [int(length) for length in values["shape"]]
+    if len(shape) > 8 or any(length < 1 for length in shape) or math.prod(shape) > MOST_NUMBERS:
+        raise DataError(
+            f"an example is said to have the shape {shape[:8]}; at most {MOST_NUMBERS:,} numbers are possible",
+            code="out-of-range",
+            got=shape[:8],
+        )
+    _check_names("classes", values["classes"], MOST_CLASSES)
+    _check_names("vocabulary", values["vocabulary"], MOST_TOKENS)
+    for name in ("mean", "std"):
+        numbers = [float(x) for x in values[name]]
+        if len(numbers) > 4096 or not all(math.isfinite(x) for x in numbers) or (name == "std" and 0.0 in numbers):
+            raise DataError(f"its {name} cannot scale images", code="out-of-range", name=name)
+
+
+def _check_names(what: str, names: Sequence[Any], most: int) -> None:
+    if len(names) > most or len(set(names)) < len(names):
+        raise DataError(
+            f"its {what} are {len(names):,} names, {len(set(names)):,} of them different; at most {most:,} are "
+            "possible, each once",
+            code="out-of-range",
+            name=what,
+            got=len(names),
+        )
+    if long := next((str(name) for name in names if len(str(name)) > LONGEST_NAME), None):
+        raise DataError(
+            f"one of its {what} has a name of {len(long):,} characters, beginning {long[:40]!r}; at most "
+            f"{LONGEST_NAME} are possible",
+            code="out-of-range",
+            name=what,
+            got=len(long),
+        )
+
+
 def _read(value: Any) -> Any:
     """Return what a message holds as text, and a record as it is; None if it holds nothing."""
     return (json.loads(value) if isinstance(value, str) else value) if value else None
@@ -177,4 +242,4 @@ def _read(value: Any) -> Any:
 def natural_order(name: str) -> list[tuple[int, int, str]]:
     """Return a key that sorts ``client-2`` before ``client-10``."""
     parts = re.split(r"(\d+)", name)
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts if part]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part]

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from fedatlas.client.model import Workbench
+from fedatlas.data.task import CLASSIFICATION
 from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.disclosure import Declared, Dimensions, Shapes, declared, shapes
+from fedatlas.parts.metric import Metric, always, make_metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +27,14 @@ class Expectations:
     introductions: Declared = Declared()
     losses: Shapes = field(default_factory=dict)
     """The fields of a client's losses under several models, where they are asked for."""
-    metrics: tuple[str, ...] = ()
-    """The metrics beside accuracy and loss that every score holds."""
+    metrics: tuple[Metric, ...] = always(CLASSIFICATION)
+    """The metrics that every score holds."""
+    num_classes: int = 0
+    """How many numbers a metric by class has."""
 
 
 def expected_replies(
-    algorithm: Algorithm, network: nn.Module, form: DataForm, metrics: Sequence[str] = ()
+    algorithm: Algorithm, network: nn.Module, form: DataForm, metrics: Sequence[str | Metric] = ()
 ) -> Expectations:
     """Return the shapes of all that an algorithm's clients will send."""
     bench = Workbench(copy.deepcopy(network), algorithm)
@@ -43,5 +47,6 @@ def expected_replies(
         surveys=declared(algorithm.parts(), "survey", dimensions),
         introductions=declared(algorithm.parts(), "introduction", dimensions),
         losses=declared([algorithm.sharing], "losses", dimensions).shapes.get(algorithm.sharing.name, {}),
-        metrics=tuple(metrics),
+        metrics=(*always(CLASSIFICATION), *make_metrics(metrics)),
+        num_classes=len(form.classes),
     )

@@ -11,16 +11,18 @@ from collections import OrderedDict
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedatlas.errors import FedatlasError
-from fedatlas.parts.types import Assignment, Candidate, ClientLosses, ClientScore, Memory, Tensors, Upload
+from fedatlas.parts.metric import Metric
+from fedatlas.parts.types import Assignment, Candidate, ClientLosses, ClientScore, Memory, Tensors, Upload, Value
 
 SHARED, BUFFERS, CHANGE, NOTE, ABOUT, METRICS = "shared", "buffers", "change", "note", "about", "metrics"
-SCORE, LOSSES = "score", "losses"
+SCORE, LOSSES, TESTED = "score", "losses", "tested"
 
 
 class BadReplyError(FedatlasError):
@@ -68,7 +70,7 @@ def unpack_candidates(records: RecordDict) -> list[Candidate]:
     """Return the models whose losses are asked for."""
     shared, buffers = unpack_memory(SHARED, records), unpack_memory(BUFFERS, records)
     return [
-        Candidate({**shared["0"], **shared[str(i)]}, {**buffers["0"], **buffers[str(i)]}, bool(branch))
+        Candidate({**shared["0"], **shared[str(i)]}, {**buffers["0"], **buffers[str(i)]}, branch)
         for i, branch in enumerate(values(records, ABOUT)["branches"])
     ]
 
@@ -107,7 +109,7 @@ def unpack_memory(prefix: str, records: RecordDict) -> Memory:
     return {name.removeprefix(start): tensors(record) for name, record in found}
 
 
-FLAGS = ("test_own", "holds_back", "branch", "restarts")
+FLAGS = ("test_own", "holds_back", "restarts", "forgets")
 """What an assignment says by yes or no."""
 
 
@@ -115,7 +117,7 @@ def pack_assignment(
     assignment: Assignment, about: Mapping[str, Any], shared: ArrayRecord, buffers: ArrayRecord
 ) -> RecordDict:
     """Return an assignment as records; the model's records are packed already, once for all clients that get it."""
-    own = {name: getattr(assignment, name) for name in ("round", "rounds", *FLAGS)}
+    own = {name: getattr(assignment, name) for name in ("round", "rounds", "turn", "branch", *FLAGS)}
     return RecordDict(
         {
             SHARED: shared,
@@ -132,6 +134,8 @@ def unpack_assignment(records: RecordDict) -> Assignment:
     return Assignment(
         round=int(about["round"]),
         rounds=int(about["rounds"]),
+        turn=int(about["turn"]),
+        branch=about["branch"],
         client=0,
         shared=tensors(records.array_records[SHARED]),
         buffers=tensors(records.array_records[BUFFERS]),
@@ -155,8 +159,8 @@ def pack_upload(upload: Upload, *, remembers: bool) -> RecordDict:
     )
 
 
-def unpack_upload(records: RecordDict, client: int) -> Upload:
-    """Return a reply as the upload of a client; ``client`` is its id on the server."""
+def unpack_upload(records: RecordDict, client: int, score: ClientScore | None = None) -> Upload:
+    """Return a reply as the upload of a client; ``client`` is its id on the server, ``score`` that of its model."""
     about = values(records, ABOUT)
     return Upload(
         client=client,
@@ -166,36 +170,51 @@ def unpack_upload(records: RecordDict, client: int) -> Upload:
         buffers=tensors(records.array_records[BUFFERS]),
         notes=unpack_memory(NOTE, records),
         metrics={name: float(value) for name, value in values(records, METRICS).items()},
-        score=unpack_score(records, client, SCORE) if SCORE in records else None,
+        score=score,
     )
 
 
-OTHER = "metric/"
-"""Before the names of further metrics in a score."""
+METRIC, INTERVAL = "metric/", "interval/"
+"""Before the names of metrics in a score, and of their intervals."""
 
 
-def pack_score(score: ClientScore | None) -> RecordDict:
+def pack_score(score: ClientScore | None, name: str = METRICS) -> RecordDict:
     """Return a client's score as records; None stands for a client without test examples."""
-    return RecordDict({METRICS: MetricRecord({"num_examples": 0}) if score is None else _score_record(score)})
+    return RecordDict({name: MetricRecord({"num_examples": 0}) if score is None else _score_record(score)})
 
 
 def _score_record(score: ClientScore) -> MetricRecord:
-    found = {"num_examples": score.num_examples, "num_correct": score.num_correct, "loss": score.loss}
-    return MetricRecord({**found, **{f"{OTHER}{name}": value for name, value in score.others.items()}})
+    values = {f"{METRIC}{name}": _flat(value) for name, value in score.values.items()}
+    spans = {f"{INTERVAL}{name}": [float(end) for end in ends] for name, ends in score.intervals.items()}
+    return MetricRecord({"num_examples": score.num_examples, **values, **spans})
 
 
-def unpack_score(records: RecordDict, client: int, name: str = METRICS) -> ClientScore | None:
-    """Return the score that a client sent."""
+def _flat(value: Value) -> float | list[float]:
+    """Return a number, or all numbers of lists one after another."""
+    return [float(one) for one in np.ravel(value)] if isinstance(value, list) else float(value)
+
+
+def unpack_score(
+    records: RecordDict, client: int, metrics: Sequence[Metric], num_classes: int, name: str = METRICS
+) -> ClientScore | None:
+    """Return the score that a client sent, its metrics in this order."""
     found = values(records, name)
     if not int(found["num_examples"]):
         return None
+    spans = {one.name: found[key] for one in metrics if (key := f"{INTERVAL}{one.name}") in found}
     return ClientScore(
         client=client,
         num_examples=int(found["num_examples"]),
-        num_correct=int(found["num_correct"]),
-        loss=float(found["loss"]),
-        others={title.removeprefix(OTHER): float(value) for title, value in found.items() if title.startswith(OTHER)},
+        values={one.name: _shaped(found[f"{METRIC}{one.name}"], one.axes, num_classes) for one in metrics},
+        intervals={title: (float(low), float(high)) for title, (low, high) in spans.items()},
     )
+
+
+def _shaped(value: Any, axes: int, num_classes: int) -> Value:
+    if not axes:
+        return float(value)
+    shaped: Value = np.asarray(value, dtype=float).reshape((num_classes,) * axes).tolist()
+    return shaped
 
 
 def num_bytes(records: RecordDict) -> int:

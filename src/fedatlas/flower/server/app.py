@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,18 +19,21 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedatlas.atlas.sources import kept_atlas
 from fedatlas.config.config import Config
-from fedatlas.errors import DataError, FedatlasError, UsageError, unknown_name
-from fedatlas.flower.node.request import atlas_form, load_config
-from fedatlas.flower.protocol.data_form import DataForm, Member, natural_order
+from fedatlas.errors import FedatlasError, UsageError, unknown_name
+from fedatlas.flower.node.request import CHECK, atlas_form, load_config
+from fedatlas.flower.protocol.data_form import DataForm, Member
 from fedatlas.flower.protocol.expectations import expected_replies
 from fedatlas.flower.server.atlas import NetworkAtlas
+from fedatlas.flower.server.check import check_clients
 from fedatlas.flower.server.exchange import Exchange, NetworkSettings
+from fedatlas.flower.server.gathering import gather
 from fedatlas.flower.server.newcomers import adapt_newcomers
+from fedatlas.flower.server.safety import capped_weights
 from fedatlas.flower.server.transport import FlowerClients
 from fedatlas.parts.types import Memory
-from fedatlas.runs.files import atomic_write, memory_from_bytes, memory_to_bytes
 from fedatlas.runs.run import ATLAS, Run
 from fedatlas.runs.schema import RESOLVED
+from fedatlas.runs.tensor_files import memory_from_bytes, memory_to_bytes
 from fedatlas.runs.writer import RunWriter, machine, versions
 from fedatlas.seeds import repeatable
 from fedatlas.training.loop import TrainingLoop
@@ -39,16 +41,14 @@ from fedatlas.training.model import make_model
 from fedatlas.training.train import resolve
 
 NETWORK, INTRODUCTIONS, BEFORE = "flower", "introductions.safetensors", "before.json"
-QUIET = 10.0
-"""Without ``flower.clients`` a run begins when no new client has come for this many seconds."""
 
 
 def make_server_app(config: Path | str) -> ServerApp:
     """Return the ServerApp of a run, from its config file.
 
     ``flwr run --run-config`` takes ``folder``, the run's folder; ``settings``, changes of the config
-    (``section.key=value``, separated by ``;``); and ``task``: ``train``, or later ``adapt`` for clients that joined
-    after the training.
+    (``section.key=value``, separated by ``;``); and ``task``: ``train``; later ``adapt`` for clients that joined after
+    the training; or ``check``, which looks at all clients' data and trains nothing.
 
     >>> app = make_server_app("run.toml")  # doctest: +SKIP
     """
@@ -58,11 +58,13 @@ def make_server_app(config: Path | str) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         folder = Path(str(context.run_config.get("folder", "runs/flower"))).expanduser()
         try:
-            run = TASKS[_task(context)](load_config(config, context), grid, folder)
+            settings = load_config(config, context)
+            settings.check_code()
+            TASKS[_task(context)](settings, grid, folder)
         except FedatlasError as error:
             print(f"error: {error}", flush=True)
             raise
-        print(f"run: {run.folder}", flush=True)
+        print(f"run: {folder}", flush=True)
 
     return app
 
@@ -83,7 +85,7 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
         members, form, identity = _earlier_members(earlier)
         _gather_again(exchange, members)
     else:
-        members, form = _gather(exchange, settings)
+        members, form = gather(exchange, settings)
         identity = secrets.token_hex(8)
     print(f"{len(members)} clients: {', '.join(member.name for member in members)}", flush=True)
     atlas = None
@@ -92,7 +94,8 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
         with repeatable(torch.device("cpu")):
             atlas = kept_atlas(folder / ATLAS, maker.make, resume=earlier is not None)
     federation = form.stand_in(members)
-    algorithm, choices = config.algorithm(atlas), config.run_settings(federation.data)
+    algorithm = capped_weights(config.algorithm(atlas), settings.most_weight)
+    choices = config.run_settings(federation.data)
     plan, seeds = choices.plan, choices.seeds
     network = make_model(choices.model, choices.model_options, federation, algorithm, seeds.model)
     with repeatable(torch.device("cpu")):
@@ -115,15 +118,35 @@ def serve(config: Config, grid: Grid, folder: Path) -> Run:
         writer = RunWriter(folder, resolved, config=config.to_toml(), resume=earlier is not None)
         try:
             writer.begin()
-            _write_introductions(folder, introductions)
-            _write_before(folder, clients.remarks(0))
-            TrainingLoop(algorithm, federation, clients, plan, seeds, writer, Narrator(plan.rounds)).run()
+            _write_introductions(writer, introductions)
+            _write_before(writer, clients.remarks(0))
+            # Not beside: nodes forget memories that the last checkpoint does not name, so it must be on the disk.
+            narrator = Narrator(plan.rounds)
+            TrainingLoop(algorithm, federation, clients, plan, seeds, writer, narrator, save_beside=False).run()
         finally:
             writer.close()
-    return Run(folder)
+    run = Run(folder)
+    _check_answered(run)
+    return run
 
 
-TASKS: dict[str, Callable[[Config, Grid, Path], Run]] = {"train": serve, "adapt": adapt_newcomers}
+def _check_answered(run: Run) -> None:
+    """Raise FedatlasError if no client answered in any round: the model is the one that the run began with."""
+    if any(line["answered"] for line in run.rounds):
+        return
+    reasons = [left["reason"] for line in run.rounds for left in line.get("left_out", ())]
+    raise FedatlasError(
+        f"no client trained in any of {len(run.rounds)} rounds. The first reason: {reasons[0] if reasons else 'none'}",
+        code="nobody-answered",
+        path=str(run.folder),
+    )
+
+
+TASKS: dict[str, Callable[[Config, Grid, Path], object]] = {
+    "train": serve,
+    "adapt": adapt_newcomers,
+    CHECK: check_clients,
+}
 
 
 class Narrator:
@@ -149,32 +172,6 @@ class Narrator:
         print(f"round {round} of {self.rounds}{score}", flush=True)
 
 
-def _gather(exchange: Exchange, settings: NetworkSettings) -> tuple[list[Member], DataForm]:
-    """Wait for the clients and return them in the roster's order, with the form of their data."""
-    wanted = settings.clients
-    if isinstance(wanted, list):
-        names = [str(name) for name in wanted]
-        exchange.wait_for(lambda online: online >= set(names), f"the clients {', '.join(names)}")
-    elif wanted is not None:
-        exchange.wait_for(lambda online: len(online) >= wanted, f"{wanted} clients")
-        names = sorted(exchange.known, key=_roster_order(exchange))[:wanted]
-    else:
-        names = _wait_for_all(exchange)
-    found = [exchange.known[name] for name in names]
-    form = found[0].form
-    for known in found[1:]:
-        try:
-            form = form.unite(known.form)
-        except DataError as error:
-            raise DataError(
-                f"client {known.member.name}: {error}. All clients' examples must have the same form.",
-                code=error.code,
-                client=known.member.name,
-                **error.fields,
-            ) from None
-    return [known.member for known in found], form.settled()
-
-
 def _gather_again(exchange: Exchange, members: Sequence[Member]) -> None:
     """Wait for the clients of a resumed run: nodes need a while to find a restarted server."""
     names = {member.name for member in members}
@@ -183,29 +180,6 @@ def _gather_again(exchange: Exchange, members: Sequence[Member]) -> None:
     except UsageError:
         missing = ", ".join(sorted(names - exchange.connected()))
         exchange.say(f"going on without {missing} until they return")
-
-
-def _wait_for_all(exchange: Exchange) -> list[str]:
-    seen: set[str] = set()
-    since = time.monotonic()
-
-    def settled(online: set[str]) -> bool:
-        nonlocal since, seen
-        if online != seen:
-            seen, since = set(online), time.monotonic()
-        everyone = exchange.simulated and len(online) == len(list(exchange.grid.get_node_ids()))
-        return bool(online) and (everyone or time.monotonic() - since > QUIET)
-
-    names = exchange.wait_for(settled, "clients")
-    return sorted(names, key=_roster_order(exchange))
-
-
-def _roster_order(exchange: Exchange) -> Any:
-    def key(name: str) -> tuple[int, Any]:
-        position = exchange.known[name].position
-        return (0, position) if position is not None else (1, natural_order(name))
-
-    return key
 
 
 def _describe(members: Sequence[Member], form: DataForm) -> dict[str, Any]:
@@ -247,17 +221,19 @@ def _read_earlier(folder: Path) -> dict[str, Any] | None:
     return resolved
 
 
-def _write_introductions(folder: Path, introductions: Mapping[str, Memory]) -> None:
+def _write_introductions(writer: RunWriter, introductions: Mapping[str, Memory]) -> None:
     """Save the clients' introductions: they are sent once, and a resumed run needs them."""
     joined = {f"{name}/{part}": own for name, memory in introductions.items() for part, own in memory.items()}
     if joined:
-        atomic_write(folder / INTRODUCTIONS, memory_to_bytes(joined))
+        writer.add(INTRODUCTIONS, memory_to_bytes(joined))
 
 
-def _write_before(folder: Path, remarks: Mapping[str, Any]) -> None:
+def _write_before(writer: RunWriter, remarks: Mapping[str, Any]) -> None:
     """Save the log of the time before round 1: the bytes of the atlas and of the introductions."""
-    if not (folder / BEFORE).exists():
-        atomic_write(folder / BEFORE, json.dumps(remarks, indent=1).encode())
+    if (writer.folder / BEFORE).exists():
+        writer.keep(BEFORE)
+    else:
+        writer.add(BEFORE, json.dumps(remarks, indent=1).encode())
 
 
 def _read_introductions(folder: Path) -> dict[str, Memory]:

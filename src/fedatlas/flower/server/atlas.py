@@ -7,9 +7,8 @@ others      each client computes its row on its node and sends it; where the atl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import reduce
 from typing import Any
 
 import torch
@@ -26,24 +25,24 @@ from fedatlas.atlas.encoders.registry import make_encoder
 from fedatlas.atlas.registry import SOURCES
 from fedatlas.atlas.settings import AtlasSettings
 from fedatlas.atlas.sources import summary_by_class
-from fedatlas.atlas.summary import CELLS, Summary, Sums, fit_whitening, summary_disclosures
+from fedatlas.atlas.summary import Summary
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
-from fedatlas.errors import UsageError, unknown_name
+from fedatlas.errors import unknown_name
 from fedatlas.flower.protocol.checks import check_arrays
 from fedatlas.flower.protocol.data_form import DataForm, Member
 from fedatlas.flower.protocol.expectations import Expectations
-from fedatlas.flower.protocol.messages import ABOUT, SHARED, BadReplyError, arrays, plain
+from fedatlas.flower.protocol.messages import BadReplyError
 from fedatlas.flower.server.exchange import Exchange
-from fedatlas.flower.server.transport import TRIES, FlowerClients
+from fedatlas.flower.server.questions import Questions
+from fedatlas.flower.server.transport import FlowerClients
 from fedatlas.parts.disclosure import Shape, Shapes, shapes
 from fedatlas.parts.types import Tensors
-from fedatlas.seeds import repeatable
 from fedatlas.training.progress import Silent
 from fedatlas.training.rounds import play
 from fedatlas.training.settings import TrainingPlan
 
-PAIRS, ROW = "pairs", "row"
+PAIRS = "pairs"
 
 
 class NetworkAtlas:
@@ -58,7 +57,7 @@ class NetworkAtlas:
         about: Mapping[str, Any],
     ) -> None:
         self.exchange, self.members, self.form = exchange, list(members), form
-        self.about = {**about, **form.values()}
+        self.questions = Questions(exchange, self.members, {**about, **form.values()})
         how = AtlasSettings(**options)
         self.source, self.strategy, self.epochs, self.seed = how.source, how.strategy, how.epochs, how.seed
         self.encoder, self.encoder_options = how.encoder, how.encoder_options or {}
@@ -96,26 +95,9 @@ class NetworkAtlas:
         return self._atlas(rows, provenance)
 
     def _summary(self) -> Summary | None:
-        """Return the summary of all members, if the source has one: the sums of those that train, then all cells."""
+        """Return the summary of all members, if the source has one."""
         labelled = summary_by_class(self.source)
-        if labelled is None:
-            return None
-        declared = {str(own.name): own for own in summary_disclosures(labelled)}
-        lengths = {"classes": len(self.form.classes)}
-        wanted: Shapes = {
-            name: Shape(own.dtype, tuple(lengths[axis] if isinstance(axis, str) else axis for axis in own.axes))
-            for name, own in declared.items()
-        }
-        first = ("counts", "sums", "scatter_matrix")
-        training = [member for member in self.members if not member.held_out]
-        form = {name: wanted[name] for name in first}
-        sums = self._ask("query.sums", {}, training, lambda records: check_arrays(records, ROW, form))
-        with repeatable(torch.device("cpu")):
-            whitening = fit_whitening(reduce(Sums.plus, (Sums.from_tensors(sums[m.name]) for m in training)))
-        if whitening is None:
-            return None
-        cells = self._rows("query.cells", whitening.tensors(), {name: wanted[name] for name in CELLS})
-        return Summary.collect(whitening, labelled, (cells[m.name] for m in self.members))
+        return None if labelled is None else self.questions.summary(self.form, labelled)
 
     def _sample(self) -> Embeddings:
         """Return embeddings of random examples, for their widths and for the vectors of the classes."""
@@ -126,7 +108,7 @@ class NetworkAtlas:
         algorithm = index_algorithm(self.settings, targets)
         expected = Expectations(change=shapes({**dict(network.named_parameters())}), buffers={})
         clients = FlowerClients(
-            self.exchange, algorithm, network, self.members, expected, about=self.about, action="index"
+            self.exchange, algorithm, network, self.members, expected, about=self.questions.about, action="index"
         )
         num_clients = sum(not member.held_out for member in self.members)
         size = TrainingPlan(rounds=self.epochs, cohort=self.settings.cohort).cohort_size(num_clients)
@@ -140,7 +122,7 @@ class NetworkAtlas:
     def _train_globally(self, network: DSAIGN, targets: Tensor, own: int) -> float:
         members = [member for member in self.members if not member.held_out]
         wanted: Shapes = {"inputs": Shape(torch.float32, (None, network.width)), "labels": Shape(torch.int64, (None,))}
-        found = self._ask("query.pairs", {}, members, lambda records: self._pairs(records, wanted))
+        found = self.questions.ask("query.pairs", {}, members, lambda records: self._pairs(records, wanted))
         inputs = torch.cat([found[m.name]["inputs"] for m in members])
         labels = torch.cat([found[m.name]["labels"] for m in members])
         parts = torch.arange(len(labels)).split([len(found[m.name]["labels"]) for m in members])
@@ -170,28 +152,7 @@ class NetworkAtlas:
         return found
 
     def _rows(self, kind: str, shared: Tensors, form: Shapes) -> dict[str, Tensors]:
-        return self._ask(kind, shared, self.members, lambda records: check_arrays(records, ROW, form))
-
-    def _ask(
-        self, kind: str, shared: Tensors, members: Sequence[Member], check: Callable[[RecordDict], Tensors]
-    ) -> dict[str, Tensors]:
-        """Return the reply of every member; raise UsageError if one is missing after all tries."""
-        answers: dict[str, Tensors] = {}
-        down = arrays(shared)
-        for _ in range(TRIES):
-            missing = [m.name for m in members if m.name not in answers]
-            if not missing:
-                return answers
-            self.exchange.wait_for(set(missing).issubset, f"{', '.join(missing)}, to make the atlas")
-            contents = {name: RecordDict({SHARED: down, ABOUT: plain(self.about)}) for name in missing}
-            answers |= self.exchange.ask(kind, contents, lambda _, records: check(records), round=0, stage="atlas")
-        if silent := [m.name for m in members if m.name not in answers]:
-            raise UsageError(
-                f"the atlas needs the replies of {', '.join(silent)}; look at the nodes' logs.",
-                code="reply-missing",
-                clients=silent,
-            )
-        return answers
+        return self.questions.rows(kind, shared, form)
 
     def _atlas(
         self, rows: Mapping[str, Tensors], provenance: Mapping[str, Any], summary: Summary | None = None

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 
 from fedatlas.errors import DataError, UsageError
 from fedatlas.flower.protocol.checks import check_size
-from fedatlas.flower.protocol.data_form import DataForm, Member
+from fedatlas.flower.protocol.data_form import LONGEST_NAME, DataForm, Member
 from fedatlas.flower.protocol.messages import ABOUT, BadReplyError, num_bytes, values
 
 HELLO = "query.hello"
@@ -24,6 +24,8 @@ POLL = 0.25
 """Seconds between two looks for replies."""
 LOOK = 5.0
 """Seconds between two looks for nodes that are connected."""
+MOST_EXAMPLES = 10**10
+"""The most examples that a client may claim; how much it counts has a closer bound, ``flower.most_weight``."""
 Answer = TypeVar("Answer")
 
 
@@ -39,6 +41,10 @@ class NetworkSettings:
     """Seconds that clients have to reply."""
     wait: float = 600.0
     """Seconds that the server waits for clients before it begins, or when too few are connected."""
+    most_weight: float | None = 10.0
+    """A client may count as one that is so many times as large as each of the others, and no more."""
+    most_change: float | None = 100.0
+    """How many times as long as the median change of its round a change may be."""
     insecure: bool = False
     """Whether to accept nodes whose key is not registered under a name."""
     adapt: dict[str, Any] = field(default_factory=dict)
@@ -51,6 +57,13 @@ class NetworkSettings:
                 name = f"flower.{title}"
                 raise UsageError(
                     f"{name} must be above 0 seconds, got {seconds}.", code="out-of-range", name=name, got=seconds
+                )
+        for title in ("most_weight", "most_change"):
+            times = getattr(self, title)
+            if times is not None and not times >= 1:
+                name = f"flower.{title}"
+                raise UsageError(
+                    f"{name} must be 1 or more, or none; got {times}.", code="out-of-range", name=name, got=times
                 )
         fraction = isinstance(self.minimum, float)
         if not (0 < self.minimum <= 1 if fraction else self.minimum >= 1):
@@ -256,7 +269,7 @@ class Exchange:
         check_size(reply.content, sent)
         try:
             return check(name, reply.content)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
             raise BadReplyError(f"the reply cannot be read: {error!r}", code="reply-unreadable") from error
 
     def leave_out(self, name: str, stage: str, reason: str) -> None:
@@ -303,6 +316,7 @@ def _raise_node_error(reply: Message) -> None:
 
 def _read_hello(reply: Message) -> KnownClient:
     _raise_node_error(reply)
+    check_size(reply.content, 0)
     try:
         about = values(reply.content, ABOUT)
         name = str(about["name"])
@@ -315,14 +329,14 @@ def _read_hello(reply: Message) -> KnownClient:
             num_train=int(about["num_train"]),
             num_test=int(about["num_test"]),
             held_out=bool(about["held_out"]),
-            domain=str(about["domain"]) or None,
+            domain=str(about["domain"])[:LONGEST_NAME] or None,
         )
         form, position = DataForm.from_values(about), int(about["position"])
-    except (KeyError, OverflowError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         if isinstance(error, DataError):
             raise
         raise BadReplyError(f"its introduction cannot be read: {error!r}", code="reply-unreadable") from error
-    if not 1 <= member.num_train < 1 << 50 or not 0 <= member.num_test < 1 << 50:
+    if not 1 <= member.num_train <= MOST_EXAMPLES or not 0 <= member.num_test <= MOST_EXAMPLES:
         raise BadReplyError(
             f"its counts are out of range: {member.num_train} training and {member.num_test} test examples",
             code="out-of-range",

@@ -12,16 +12,30 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.placing import Placement, place_cells
 from fedatlas.config.config import Config
 from fedatlas.errors import DataError, UsageError
 from fedatlas.flower.node.adapt import RECORD
 from fedatlas.flower.node.request import atlas_form
+from fedatlas.flower.protocol.checks import check_arrays
 from fedatlas.flower.protocol.data_form import DataForm
-from fedatlas.flower.protocol.messages import ABOUT, BUFFERS, SHARED, BadReplyError, Packing, num_bytes, plain, values
+from fedatlas.flower.protocol.messages import (
+    ABOUT,
+    BUFFERS,
+    SHARED,
+    BadReplyError,
+    Packing,
+    arrays,
+    num_bytes,
+    plain,
+    values,
+)
 from fedatlas.flower.server.exchange import Exchange, NetworkSettings
+from fedatlas.flower.server.questions import ROW
+from fedatlas.parts.disclosure import Shape
 from fedatlas.parts.sharing import COMMON
 from fedatlas.parts.types import ServerState, Tensors
-from fedatlas.runs.files import atomic_write
+from fedatlas.runs.manifest import add_file
 from fedatlas.runs.run import ADAPTED, ATLAS, Run
 
 FIGURES = (
@@ -66,20 +80,26 @@ def adapt_newcomers(config: Config, grid: Grid, folder: Path) -> Run:
         "resolved": json.dumps(without_clients(run.resolved)),
         **form.values(),
     }
-    roster = [client["name"] for client in run.resolved["federation"]["clients"]]
+    strangers = [name for name in newcomers if name not in run.client_names]
+    placed = _placements(exchange, run, atlas, about, strangers) if checkpoint.state.groups else {}
     packing, contents = Packing(), dict[str, RecordDict]()
     for name in newcomers:
-        if (model := _model_of(exchange, form, name, checkpoint.state, roster)) is not None:
+        if (
+            model := _model_of(exchange, form, name, (checkpoint.state, run.client_names), placed.get(name))
+        ) is not None:
             shared, buffers = (packing.arrays(own) for own in model)
             contents[name] = RecordDict({SHARED: shared, BUFFERS: buffers, ABOUT: plain(about)})
 
     def check(name: str, records: RecordDict) -> dict[str, Any]:
         sent = {"bytes_received": num_bytes(contents[name]), "bytes_sent": num_bytes(records)}
-        return {**_figures(records), "client": name, "round": checkpoint.state.round, **sent}
+        found = {**_figures(records), "client": name, "round": checkpoint.state.round, **sent}
+        if name in placed:
+            found |= {"group": serving(checkpoint.state, placed[name].group), "placement": placed[name].to_dict()}
+        return found
 
     found = exchange.ask("query.adapt", contents, check, round=checkpoint.state.round, stage="adapting")
     kept = {record["client"]: record for record in run.adapted} | found
-    atomic_write(folder / ADAPTED, json.dumps(list(kept.values()), indent=1).encode())
+    add_file(folder, ADAPTED, json.dumps(list(kept.values()), indent=1).encode())
     for name, record in found.items():
         print(
             f"{name}: accuracy {record['accuracy_before']:.1%} before, {record['accuracy_after']:.1%} after tuning "
@@ -95,7 +115,42 @@ def without_clients(resolved: Mapping[str, Any]) -> dict[str, Any]:
     return {**resolved, "federation": federation, "machine": {}}
 
 
-def model_for(name: str, state: ServerState, roster: Sequence[str]) -> tuple[Tensors, Tensors]:
+def _placements(
+    exchange: Exchange, run: Run, atlas: Atlas | None, about: Mapping[str, Any], strangers: Sequence[str]
+) -> dict[str, Placement]:
+    """Return the groups of clients that the run does not know, by their vectors; none if it kept no atlas of groups.
+
+    Each is asked for what its cells in the atlas's summary would be, and for nothing else.
+    """
+    given: list[list[str]] | None = run.resolved["algorithm"].get("sharing", {}).get("groups")
+    if atlas is None or atlas.summary is None or given is None or not strangers:
+        return {}
+    group_of = {name: group for group, members in enumerate(given) for name in members}
+    wanted = {name: Shape(table.dtype, tuple(table.shape[1:])) for name, table in atlas.summary.cells().items()}
+    question = RecordDict({SHARED: arrays(atlas.summary.whitening.tensors()), ABOUT: plain(about)})
+    cells = exchange.ask(
+        "query.cells",
+        dict.fromkeys(strangers, question),
+        lambda _, records: check_arrays(records, ROW, wanted),
+        round=int(about["round"]),
+        stage="placing",
+    )
+    found = {name: place_cells(atlas, group_of, name, own) for name, own in cells.items()}
+    for name, placement in found.items():
+        print(f"{name}: {placement.describe()}", flush=True)
+    return found
+
+
+def serving(state: ServerState, group: int | None) -> int | None:
+    """Return the group whose model serves a newcomer of a group; None for one that has not left the common model."""
+    if group is None or not state.has_common_model:
+        return group
+    return group if state.group_of is not None and bool((state.group_of == group).any()) else None
+
+
+def model_for(
+    name: str, state: ServerState, roster: Sequence[str], placement: Placement | None = None
+) -> tuple[Tensors, Tensors]:
     """Return the parameters and buffers that a newcomer gets; raise UsageError if no group of clients is its own.
 
     ``roster`` are the names of the run's clients; one that was held out may have a group. Where the groups have left a
@@ -104,6 +159,15 @@ def model_for(name: str, state: ServerState, roster: Sequence[str]) -> tuple[Ten
     group = COMMON
     if state.group_of is not None and name in roster:
         group = int(state.group_of[roster.index(name)])
+    elif placement is not None and (found := serving(state, placement.group)) is not None:
+        group = found
+    if placement is not None and not placement.placed and not state.has_common_model:
+        raise UsageError(
+            f"client {name!r} is {placement.describe()}",
+            code="placement-uncertain",
+            client=name,
+            reason=placement.refusal,
+        )
     parameters, buffers = state.model(group)
     grouped = {tensor for own in state.groups[:1] for tensor in (*own.shared, *own.buffers)}
     if group == COMMON and grouped - {*parameters, *buffers}:
@@ -118,7 +182,11 @@ def model_for(name: str, state: ServerState, roster: Sequence[str]) -> tuple[Ten
 
 
 def _model_of(
-    exchange: Exchange, form: DataForm, name: str, state: ServerState, roster: Sequence[str]
+    exchange: Exchange,
+    form: DataForm,
+    name: str,
+    known: tuple[ServerState, Sequence[str]],
+    placement: Placement | None,
 ) -> tuple[Tensors, Tensors] | None:
     """Return the model that a newcomer gets; leave it out and return None if its classes or its group are unknown."""
     try:
@@ -126,7 +194,7 @@ def _model_of(
             raise DataError(
                 f"its classes are not among {list(form.classes)}", code="names-unfit", known=list(form.classes)
             )
-        return model_for(name, state, roster)
+        return model_for(name, *known, placement)
     except (DataError, UsageError) as error:
         exchange.leave_out(name, "adapting", str(error))
         return None

@@ -1,0 +1,289 @@
+// The card of the chosen client.
+
+import { intervalBar } from "./chart.js";
+import { kindColor } from "./color.js";
+import { cosine, frameWeight, labelShares, meanShares, nearest } from "./data.js";
+import { make, renew } from "./dom.js";
+import { clip, decimal, percent, plural, thousands } from "./format.js";
+import { hasIntervals, metric, metricTitle, told, withSpan, worse } from "./metric.js";
+import { currentSource, groupOf, groupTitle } from "./plane.js";
+import { choose, listen, state, toggle } from "./state.js";
+import { known, mean } from "./stats.js";
+
+const MOST_BARS = 14;
+const GAP = 0.1;
+let block = null;
+
+export function cardPart(data) {
+  block = data;
+  const node = make("aside", { id: "card", class: "card", "aria-label": "The chosen client" });
+  listen(["chosen", "algorithm", "grouping", "plane", "theme", "selected"], () => fillCard(node));
+  fillCard(node);
+  return node;
+}
+
+function fillCard(node) {
+  const client = state.chosen;
+  if (client === null) {
+    delete node.dataset.client;
+    renew(node, make("p", { class: "empty" }, "Choose a client on the map or in the table to see its card."));
+    return;
+  }
+  node.dataset.client = client;
+  const parts = [
+    head(client),
+    suspicion(client),
+    pictures(client),
+    labelBars(client),
+    figures(client),
+    classAccuracies(client),
+    why(client),
+    neighbours(client),
+    disclosed(client),
+  ];
+  renew(node, parts);
+}
+
+function head(client) {
+  const clients = block.clients;
+  const facts = [
+    block.groupings.length ? groupTitle(groupOf(client)) : null,
+    clients.domain[client] < 0 ? null : clients.domains[clients.domain[client]],
+    `${plural(clients.train[client], "training example")}`,
+    clients.test[client] < 0 ? null : `${plural(clients.test[client], "test example")}`,
+    clients.held_out[client] ? "held out: it never trains" : null,
+  ];
+  const chosen = state.selected.has(client);
+  return [
+    make("h3", { title: clients.name[client] }, make("bdi", {}, clip(clients.name[client], 80))),
+    make(
+      "p",
+      { class: "facts" },
+      [...new Set(facts.filter(Boolean))].map((fact) => make("span", {}, clip(fact, 60))),
+    ),
+    make(
+      "button",
+      { type: "button", class: "small", "aria-pressed": String(chosen), on: { click: () => toggle(client) } },
+      chosen ? "Selected" : "Select",
+    ),
+  ];
+}
+
+export function kindWords(kind) {
+  return kind.replaceAll("-", " ");
+}
+
+function suspicion(client) {
+  if (!block.check) return null;
+  const lists = [
+    ["Suspect", block.check.suspects, "suspect"],
+    ["Different, not wrong", block.check.different, "different"],
+  ];
+  return lists.flatMap(([title, people, kind]) =>
+    people
+      .filter((own) => own.client === client)
+      .map((own) =>
+        make(
+          "div",
+          { class: `finding ${kind}` },
+          make("b", {}, `${title}: ${kindWords(own.kind)}`),
+          own.text ? make("p", {}, own.text) : null,
+          own.look ? make("p", { class: "note" }, `Look at ${own.look}.`) : null,
+        ),
+      ),
+  );
+}
+
+function pictures(client) {
+  const strip = block.pictures[client];
+  if (!strip) return null;
+  const names = strip.labels.map((label) => block.classes[label] ?? "");
+  return make(
+    "figure",
+    { class: "pictures" },
+    make("img", { src: strip.image, alt: `${plural(strip.count, "example")} of its images` }),
+    names.length
+      ? make(
+          "figcaption",
+          { style: { "grid-template-columns": `repeat(${strip.count}, 1fr)` } },
+          names.map((name) => make("span", {}, clip(name, 9))),
+        )
+      : null,
+  );
+}
+
+function mates(client) {
+  const group = groupOf(client);
+  const found = [];
+  for (let other = 0; other < block.count; other += 1)
+    if (other !== client && groupOf(other) === group) found.push(other);
+  return found;
+}
+
+function labelBars(client) {
+  const own = labelShares(block, client);
+  if (!own || own.length < 2) return null;
+  const others = mates(client);
+  const group = others.length ? meanShares(block, others) : null;
+  const most = Math.max(...own, ...(group || []), 0.01);
+  let rows = own.map((share, k) => [k, share, group ? group[k] : null]);
+  const cut = rows.length > MOST_BARS;
+  if (cut) rows = rows.sort((a, b) => Math.max(b[1], b[2] || 0) - Math.max(a[1], a[2] || 0)).slice(0, MOST_BARS);
+  const bar = (share, kind) => make("i", { class: kind, style: { width: `${(100 * share) / most}%` } });
+  return make(
+    "div",
+    { class: "bars" },
+    make(
+      "h4",
+      {},
+      "Labels",
+      group
+        ? make(
+            "small",
+            {},
+            ` against the mean of ${plural(others.length, "other")} in ${clip(groupTitle(groupOf(client)), 24)}`,
+          )
+        : null,
+    ),
+    rows.map(([k, share, usual]) =>
+      make(
+        "div",
+        {
+          class: "bar",
+          title: `${block.classes[k]}: ${percent(share)} %${usual === null ? "" : `, group ${percent(usual)} %`}`,
+        },
+        make("span", {}, clip(block.classes[k], 12)),
+        make("b", {}, bar(share, "own"), usual === null ? null : bar(usual, "usual")),
+        make("em", {}, `${percent(share)} %`),
+      ),
+    ),
+    cut ? make("p", { class: "note" }, `${own.length - MOST_BARS} classes with smaller shares are left out.`) : null,
+  );
+}
+
+function figures(client) {
+  const rows = block.algorithms.filter((own) => !Number.isNaN(own.value[client]));
+  if (!rows.length) return null;
+  const color = kindColor(0);
+  const tests = plural(block.clients.test[client], "test example");
+  return make(
+    "div",
+    { class: "accuracies" },
+    make(
+      "h4",
+      {},
+      metricTitle(),
+      make("small", {}, ` ${rows.some(hasIntervals) ? "with an interval from" : "on"} ${tests}`),
+    ),
+    rows.map((own) => {
+      const words = withSpan(own, client);
+      return make(
+        "div",
+        { class: "accuracy" },
+        make("span", {}, clip(own.label, 26)),
+        intervalBar(own.low[client], own.value[client], own.high[client], words, { color }),
+        make("em", {}, words),
+        make("small", {}, tookPart(own, client)),
+      );
+    }),
+  );
+}
+
+function tookPart(own, client) {
+  const said = `took part in ${own.tookPart[client]} of ${plural(own.rounds, "round")}`;
+  if (!own.frames || !own.frames.weights) return said;
+  const weight = frameWeight(own, own.frames.rounds.length - 1, client, block.count);
+  return Number.isNaN(weight) ? said : `${said}, last weight ${weight.toFixed(3)}`;
+}
+
+function classAccuracies(client) {
+  const own = block.algorithms[state.algorithm];
+  const row = own && own.classes ? own.classes[client] : null;
+  if (!row) return null;
+  return make(
+    "div",
+    { class: "bars" },
+    make("h4", {}, `Recognised by class, ${clip(own.label, 20)}`),
+    row.map((share, k) =>
+      share === null
+        ? null
+        : make(
+            "div",
+            { class: "bar" },
+            make("span", {}, clip(block.classes[k] ?? "", 12)),
+            make("b", {}, make("i", { class: "own", style: { width: `${100 * share}%` } })),
+            make("em", {}, `${percent(share)} %`),
+          ),
+    ),
+  );
+}
+
+function groupGap(client) {
+  // A sentence where the client's whole group is served worse than the others.
+  const own = block.algorithms[state.algorithm];
+  const group = groupOf(client);
+  if (!own || !block.groupings.length || group < 0) return null;
+  const values = [true, false].map((same) =>
+    known([...own.value].filter((_, other) => (groupOf(other) === group) === same && !block.clients.held_out[other])),
+  );
+  if (values[0].length < 2) return null; // it is alone
+  const means = values.map(mean);
+  const gap = metric.percent ? GAP : GAP * Math.abs(means[1]);
+  if (!(worse(means[0], means[1]) && Math.abs(means[0] - means[1]) > gap)) return null;
+  return `its group, ${clip(groupTitle(group), 40)}, is served badly as a whole: mean ${metric.title} ${told(means[0])}, of the others ${told(means[1])}`;
+}
+
+function why(client) {
+  const people = block.check ? [...block.check.suspects, ...block.check.different] : [];
+  const accounted = new Set(people.filter((own) => own.client === client).map((own) => own.text));
+  const found = (block.reasons[client] || []).map((own) => own.text).filter((text) => !accounted.has(text));
+  const gap = groupGap(client);
+  if (gap) found.push(gap);
+  if (!found.length) return null;
+  const lines = found.map((text) => make("li", {}, text));
+  return make("div", {}, make("h4", {}, "What stands out"), make("ul", { class: "reasons" }, lines));
+}
+
+function neighbours(client) {
+  const source = currentSource();
+  if (!source || block.count < 2) return null;
+  return make(
+    "div",
+    {},
+    make("h4", {}, "Nearest clients", make("small", {}, ` by ${source.title}`)),
+    make(
+      "ul",
+      { class: "near" },
+      nearest(source, client, 5, block.count).map(([other]) =>
+        make(
+          "li",
+          {},
+          make(
+            "button",
+            { type: "button", class: "link", on: { click: () => choose(other) } },
+            make("bdi", {}, clip(block.clients.name[other], 32)),
+          ),
+          make("em", {}, decimal(cosine(source, client, other))),
+        ),
+      ),
+    ),
+  );
+}
+
+function disclosed(client) {
+  const own = block.algorithms[state.algorithm];
+  if (!own) return null;
+  const silent = own.tookPart[client] === 0;
+  const lines = silent ? ["nothing in training: it took part in no round"] : own.disclosed;
+  return make(
+    "details",
+    {},
+    make("summary", {}, `What it disclosed under ${clip(own.label, 24)}`),
+    make(
+      "ul",
+      { class: "reasons" },
+      lines.map((line) => make("li", {}, line)),
+    ),
+    silent ? null : make("p", { class: "note" }, `In ${thousands(own.tookPart[client])} rounds.`),
+  );
+}

@@ -1,0 +1,201 @@
+// The algorithms: key figures, and differences with their intervals.
+
+import { intervalBar } from "./chart.js";
+import { kindColor } from "./color.js";
+import { choice, make, note, renew } from "./dom.js";
+import { clip, plural, thousands } from "./format.js";
+import {
+  bare,
+  hasIntervals,
+  metric,
+  metricTitle,
+  plusMinus,
+  sidewards,
+  signed,
+  told,
+  unit,
+  worse,
+  worstOf,
+} from "./metric.js";
+import { change, listen, state } from "./state.js";
+import { known, mean } from "./stats.js";
+
+let block = null;
+
+export function comparePart(data) {
+  block = data;
+  const names = block.algorithms.map((own, i) => [String(i), own.label]);
+  const bar = make(
+    "div",
+    { class: "switches" },
+    choice("algorithm", "Algorithm", names, String(state.algorithm), (value) => change({ algorithm: Number(value) })),
+    names.length > 1
+      ? choice("reference", "Compare with", names, String(state.reference), (value) =>
+          change({ reference: Number(value) }),
+        )
+      : null,
+  );
+  const figures = make("div", { id: "figures", class: "figures" });
+  const table = make("div", { id: "comparison" });
+  listen(["algorithm", "theme"], () => fillFigures(figures));
+  listen(["algorithm", "reference", "theme"], () => fillComparison(table));
+  fillFigures(figures);
+  fillComparison(table);
+  return [bar, figures, table, block.note ? note(block.note) : null];
+}
+
+function figure(title, value, about) {
+  return make("div", { class: "figure" }, make("span", {}, title), make("b", {}, value), make("small", {}, about));
+}
+
+function fillFigures(node) {
+  const own = block.algorithms[state.algorithm];
+  const found = Object.fromEntries(own.metrics.map((one) => [one.title, one]));
+  const trained = known([...own.value].filter((_, i) => !block.clients.held_out[i]));
+  const parts = [];
+  const main = found[metric.name];
+  if (main)
+    parts.push(figure(metric.title, plusMinus(main.mean, main.half) + unit(), "all test examples count alike"));
+  const worst = worstClient(own);
+  if (worst !== null) {
+    const words = make(
+      "button",
+      { type: "button", class: "link", on: { click: () => change({ chosen: worst }) } },
+      make("bdi", {}, clip(block.clients.name[worst], 28)),
+    );
+    parts.push(figure("worst client", told(own.value[worst]), words));
+  }
+  if (trained.length && hasIntervals(own)) {
+    const below = surelyBelow(own);
+    parts.push(
+      figure(
+        `surely ${sidewards()} the mean`,
+        thousands(below.length),
+        `of ${plural(trained.length, "client")} that train and were tested`,
+      ),
+    );
+  }
+  const held = found["held out"];
+  if (held) parts.push(figure("held-out clients", plusMinus(held.mean, held.half) + unit(), "never trained"));
+  parts.push(
+    figure(
+      "rounds",
+      own.rounds < own.planned ? `${own.rounds} of ${own.planned}` : String(own.rounds),
+      `${thousands(own.seconds)} s of training${own.seeds > 1 ? `, ${own.seeds} runs` : ""}`,
+    ),
+  );
+  renew(node, parts);
+}
+
+export function worstClient(own) {
+  const worst = own.value.indexOf(worstOf(known([...own.value])));
+  return worst < 0 ? null : worst;
+}
+
+export function surelyBelow(own) {
+  // Clients whose whole interval is worse than the mean of those that train.
+  const centre = mean(known([...own.value].filter((_, i) => !block.clients.held_out[i])));
+  const best = metric.higher ? own.high : own.low;
+  return [...own.value.keys()].filter((client) => worse(best[client], centre));
+}
+
+function fillComparison(node) {
+  if (block.algorithms.length < 2) {
+    renew(node);
+    return;
+  }
+  const titles = [...new Set(block.algorithms.flatMap((own) => own.metrics.map((one) => one.title)))].filter(
+    (title) => title !== metric.name,
+  );
+  const reference = block.algorithms[state.reference];
+  const heads = ["Algorithm", metricTitle(), `Against ${clip(reference.label, 24)}`, "", ...titles, "Seconds"];
+  const wide = Math.max(
+    metric.percent ? 0.01 : 1e-12,
+    ...block.differences[state.reference].map(([value, half]) => Math.abs(value ?? 0) + (half ?? 0)),
+  );
+  renew(
+    node,
+    make(
+      "div",
+      { class: "scroll", tabindex: 0, role: "region", "aria-label": "Algorithms" },
+      make(
+        "table",
+        {},
+        make(
+          "thead",
+          {},
+          make(
+            "tr",
+            {},
+            heads.map((title) => make("th", { scope: "col" }, title)),
+          ),
+        ),
+        make(
+          "tbody",
+          {},
+          block.algorithms.map((own, i) => algorithmRow(own, i, titles, wide)),
+        ),
+      ),
+    ),
+    note(intervalNote()),
+  );
+}
+
+function algorithmRow(own, i, titles, wide) {
+  const [value, half, over] = block.differences[i][state.reference];
+  const found = Object.fromEntries(own.metrics.map((one) => [one.title, one]));
+  const same = i === state.reference || value === null;
+  const about = same ? "the reference" : differenceWords(value, half, over);
+  const sure = !same && half !== null && Math.abs(value) > half;
+  const better = metric.higher ? value > 0 : value < 0;
+  const cells = [
+    make("td", {}, found[metric.name] ? plusMinus(found[metric.name].mean, found[metric.name].half) : "–"),
+    make(
+      "td",
+      { title: about },
+      same ? "–" : half === null ? signed(value, null) : `${signed(value, half)} ± ${bare(half, half)}`,
+      same || sure ? null : make("small", { class: "aside" }, " may be chance"),
+    ),
+    make(
+      "td",
+      {},
+      same
+        ? null
+        : intervalBar(half === null ? NaN : value - half, value, value + half, about, {
+            least: -wide,
+            most: wide,
+            zero: 0,
+            color: kindColor(sure ? (better ? 2 : 5) : 0),
+          }),
+    ),
+    ...titles.map((title) => make("td", {}, found[title] ? plusMinus(found[title].mean, found[title].half) : "–")),
+    make("td", {}, thousands(own.seconds)),
+  ];
+  const name = make(
+    "button",
+    { type: "button", class: "link", on: { click: () => change({ algorithm: i }) } },
+    make("bdi", {}, clip(own.label, 40)),
+  );
+  return make(
+    "tr",
+    { "data-algorithm": i, "aria-current": i === state.algorithm ? "true" : null },
+    make("th", { scope: "row" }, name, own.seeds > 1 ? make("small", {}, ` ${own.seeds} runs`) : null),
+    cells,
+  );
+}
+
+function differenceWords(value, half, over) {
+  const points = metric.percent ? " points" : "";
+  if (half === null) return `${signed(value, null)}${points}, ${over}`;
+  return `${signed(value, half)}${points}, from ${signed(value - half, half)} to ${signed(value + half, half)}, over ${over}`;
+}
+
+function intervalNote() {
+  const all = block.differences.flat();
+  const said = (metric.percent ? "In percent. " : "") + (metric.higher ? "" : "Lower is better. ");
+  if (all.some((one) => /^\d+ seeds$/.test(one[2])))
+    return `${said}± is half of a 95 % interval over seeds. A difference whose interval holds 0 may be chance.`;
+  if (metric.name !== "accuracy")
+    return `${said}One seed each: a difference may be chance. Train with --seeds 0,1,2 for intervals over seeds.`;
+  return "In percent. ± is half of a 95 % interval over test examples: another seed may differ by more. Train with --seeds 0,1,2 for intervals over seeds.";
+}

@@ -1,0 +1,93 @@
+// What the map's colours mean, and how good its plane is.
+
+import { groupSwatch, swatch } from "./chart.js";
+import { rampColor, suspicionColor } from "./color.js";
+import { byId, make, renew } from "./dom.js";
+import { clip, percent, plural, thousands } from "./format.js";
+import { metric, told } from "./metric.js";
+import { currentPlane, currentSource, groupOf, groupTitle, largest, valueRange } from "./plane.js";
+import { sheet } from "./sheet.js";
+import { select, state } from "./state.js";
+
+const MOST_KINDS = 24;
+
+export function tellLegend() {
+  const node = byId("legend");
+  if (!node) return;
+  const colour = state.colour;
+  if (colour === "accuracy" || colour === "size") {
+    const [low, high] = colour === "size" ? [0, largest()] : valueRange();
+    const texts =
+      colour === "size"
+        ? [thousands(low), `${thousands(high)} examples`]
+        : [told(low), metric.name === "accuracy" ? `${told(high)} right` : `${metric.title} ${told(high)}`];
+    renew(node, make("span", {}, texts[0]), ramp(), make("span", {}, texts[1]), heldOutNote());
+    return;
+  }
+  const of = legendKinds(colour);
+  renew(
+    node,
+    of.map(([title, clients, mark]) => legendButton(title, clients, mark)),
+    heldOutNote(),
+  );
+}
+
+function legendKinds(colour) {
+  const found = new Map();
+  for (let client = 0; client < sheet.block.count; client += 1) {
+    const key =
+      colour === "group"
+        ? groupOf(client)
+        : colour === "domain"
+          ? sheet.block.clients.domain[client]
+          : sheet.block.suspicion[client];
+    if (!found.has(key)) found.set(key, []);
+    found.get(key).push(client);
+  }
+  const order = [...found.keys()].sort((a, b) => (colour === "suspicion" ? b - a : a < 0 ? 1 : b < 0 ? -1 : a - b));
+  const words = ["nothing found", "different, not wrong", "suspect"];
+  return order.map((key) => {
+    if (colour === "suspicion") return [words[key], found.get(key), swatch(suspicionColor(key))];
+    const title = colour === "group" ? groupTitle(key) : key < 0 ? `no ${sheet.block.clients.gathered_by}` : sheet.block.clients.domains[key];
+    return [title, found.get(key), groupSwatch(key)];
+  });
+}
+
+function legendButton(title, clients, mark, i = 0) {
+  if (i >= MOST_KINDS) return null;
+  const words = `${clip(title, 28)} (${thousands(clients.length)})`;
+  const about = `Select ${plural(clients.length, "client")}: ${clip(title, 60)}`;
+  return make(
+    "button",
+    { type: "button", class: "kind", title: about, on: { click: () => select(clients) } },
+    mark,
+    words,
+  );
+}
+
+function ramp() {
+  const bar = make("span", { class: "ramp", "aria-hidden": "true" });
+  for (let i = 0; i < 24; i += 1) bar.append(make("i", { style: { background: rampColor(i / 23) } }));
+  return bar;
+}
+
+function heldOutNote() {
+  return sheet.block.clients.held_out.some(Boolean)
+    ? make("span", { class: "aside" }, "hollow: held out, never trained")
+    : null;
+}
+
+export function tellKept() {
+  const plane = currentPlane();
+  const said = [currentSource().about];
+  if (plane.distance !== null) {
+    const near =
+      plane.near === null ? "" : `; ${percent(plane.near)} % of five nearest clients stay among the five nearest`;
+    said.push(`${plane.title} keeps distances with a rank correlation of ${plane.distance.toFixed(2)}${near}.`);
+  }
+  if (sheet.block.sample)
+    said.push(
+      `${thousands(sheet.block.count)} of ${thousands(sheet.block.sample.of)} clients are shown: ${sheet.block.sample.how}.`,
+    );
+  byId("kept").textContent = said.join(" ");
+}

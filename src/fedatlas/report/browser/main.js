@@ -1,0 +1,170 @@
+// The page: its sections in the order of the reader's questions.
+
+import { actPart } from "./act.js";
+import { cardPart, kindWords } from "./card.js";
+import { forgetColors } from "./color.js";
+import { comparePart, worstClient } from "./compare.js";
+import { readBlock } from "./data.js";
+import { byId, make, note, renew, section } from "./dom.js";
+import { plural, thousands } from "./format.js";
+import { madePart, newcomersPart } from "./made.js";
+import { finishMap, mapSection } from "./map.js";
+import { matrixPart } from "./matrix.js";
+import { setMetric } from "./metric.js";
+import { screenOf } from "./sheet.js";
+import { change, choose, select, state } from "./state.js";
+import { groupsPart } from "./strips.js";
+import { tablePart } from "./table.js";
+import { timePart } from "./time.js";
+import { tryPart, whyPart } from "./why.js";
+
+const block = readBlock();
+setMetric(block);
+
+function lead() {
+  const clients = block.clients;
+  const total = block.sample ? block.sample.of : block.count;
+  const said = [
+    `${plural(total, "client")}${clients.domains.length ? ` in ${plural(clients.domains.length, clients.gathered_by)}` : ""}`,
+  ];
+  const held = clients.held_out.filter(Boolean).length;
+  if (held && !block.sample) said.push(`${thousands(held)} of them held out of training`);
+  if (block.classes.length) said.push(plural(block.classes.length, "class", "es"));
+  if (block.check) said.push(`${plural(new Set(block.check.suspects.map((own) => own.client)).size, "suspect")}`);
+  return `${said.join(", ")}.`;
+}
+
+function themeButton() {
+  const words = { auto: "Theme: auto", light: "Theme: light", dark: "Theme: dark" };
+  const order = ["auto", "light", "dark"];
+  const button = make("button", { id: "theme", type: "button" }, words.auto);
+  const renewTheme = () => {
+    forgetColors();
+    change({ theme: state.theme + 1 });
+  };
+  button.addEventListener("click", () => {
+    const next = order[(order.indexOf(document.documentElement.dataset.theme || "auto") + 1) % 3];
+    if (next === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = next;
+    button.textContent = words[next];
+    renewTheme();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", renewTheme);
+  printLight(renewTheme);
+  return button;
+}
+
+function printLight(renewTheme) {
+  // Paper is white: while the page is printed it has the light theme.
+  let before = null;
+  const turn = (name) => {
+    if (name === undefined) delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = name;
+    renewTheme();
+    finishMap();
+  };
+  window.addEventListener("beforeprint", () => {
+    before = document.documentElement.dataset.theme;
+    turn("light");
+  });
+  window.addEventListener("afterprint", () => turn(before));
+}
+
+function suspectsLine() {
+  if (!block.check || !block.check.suspects.length) return null;
+  const people = [...new Set(block.check.suspects.map((own) => own.client))].slice(0, 8);
+  const kinds = (client) => {
+    const found = block.check.suspects.filter((own) => own.client === client);
+    return [...new Set(found.map((own) => kindWords(own.kind)))].join(", ");
+  };
+  const link = (client) =>
+    make(
+      "button",
+      { type: "button", class: "link", on: { click: () => choose(client) } },
+      make("bdi", {}, block.clients.name[client]),
+    );
+  return make(
+    "p",
+    { class: "lead-suspects" },
+    "Suspects: ",
+    people.map((client, i) => [i ? ", " : "", link(client), ` (${kinds(client)})`]),
+  );
+}
+
+// Each section is made when its turn comes, so that the map is painted before the rest is computed.
+function laterSections() {
+  const served = () =>
+    section(
+      "served",
+      "Who is served badly?",
+      comparePart(block),
+      make("h3", {}, "All clients, the worst first"),
+      tablePart(block),
+    );
+  const why = () => section("why", block.algorithms.length ? "Why?" : "What was found?", whyPart(block));
+  const wrapped = (id, title, part) => {
+    const content = part(block);
+    return content ? section(id, title, content) : null;
+  };
+  return [
+    block.algorithms.length ? served : null,
+    block.algorithms.length || block.check ? why : null,
+    () => wrapped("try", "What to try?", tryPart),
+    block.algorithms.length ? () => wrapped("time", "Over time", timePart) : null,
+    () => wrapped("newcomers", "Brought in later", newcomersPart),
+    () => section("made", "How was it made?", madePart(block)),
+  ].filter(Boolean);
+}
+
+function addSection(node) {
+  if (!node) return;
+  byId("main").append(node);
+  byId("contents").append(make("a", { href: `#${node.id}` }, node.querySelector("h2").textContent));
+}
+
+function finish(first) {
+  first.append(make("div", { class: "alike" }, groupsPart(block), matrixPart(block)));
+  if (!block.algorithms.length) first.append(make("h3", {}, "All clients"), ...[tablePart(block)].flat());
+  for (const later of laterSections()) addSection(later());
+  document.body.dataset.ready = "1";
+}
+
+function firstClient() {
+  if (block.check && block.check.suspects.length) return block.check.suspects[0].client;
+  return block.algorithms.length ? worstClient(block.algorithms[0]) : null;
+}
+
+function start() {
+  if (block.schema !== 1) {
+    renew(byId("main"), note("This page was written by another version of the library."));
+    return;
+  }
+  renew(
+    byId("top"),
+    make("div", { class: "title" }, make("h1", {}, block.title), themeButton()),
+    make("p", { class: "lead" }, lead()),
+    suspectsLine(),
+    make("nav", { id: "contents", "aria-label": "Sections" }),
+  );
+  state.chosen = firstClient();
+  const first = section(
+    "clients",
+    "Who are the clients?",
+    make("div", { class: "hero" }, mapSection(block), cardPart(block)),
+    actPart(block),
+  );
+  addSection(first);
+  byId("foot").textContent = `Made by ${block.made_by}. One file, no network.`;
+  finishMap();
+  window.fedatlasPage = {
+    choose,
+    select,
+    screen: screenOf,
+    get state() {
+      return { ...state, selected: [...state.selected] };
+    },
+  };
+  requestAnimationFrame(() => setTimeout(() => finish(first)));
+}
+
+start();

@@ -1,0 +1,130 @@
+// The matrix of similarities in the order of the groups, linked with the map.
+
+import { ink, kindColor, similarColor } from "./color.js";
+import { cosine } from "./data.js";
+import { make } from "./dom.js";
+import { clip, decimal } from "./format.js";
+import { currentSource, groupOf } from "./plane.js";
+import { change, choose, listen, state } from "./state.js";
+
+const MOST_ROWS = 500;
+const EDGE = 10;
+let block = null;
+
+export function matrixPart(data) {
+  block = data;
+  if (!block.sources.length || block.count < 2) return null;
+  const canvas = make("canvas", {
+    id: "matrix-canvas",
+    role: "img",
+    "aria-label":
+      "How similar every two clients are, clients of one group side by side. The table of clients has the same in words.",
+  });
+  const words = make("p", { class: "note", id: "matrix-note" });
+  const node = make(
+    "details",
+    { class: "matrix", open: true },
+    make("summary", {}, "How alike every two clients are"),
+    canvas,
+    words,
+  );
+  let order = [];
+  const painted = document.createElement("canvas");
+
+  const paint = () => {
+    order = matrixOrder();
+    paintCosines(painted, order, words);
+    compose(canvas, painted, order);
+  };
+  const cell = (event) => {
+    const box = canvas.getBoundingClientRect();
+    const side = box.width - EDGE;
+    const place = (at) => Math.floor(((at - EDGE) / side) * order.length);
+    const [row, column] = [place(event.clientY - box.top), place(event.clientX - box.left)];
+    return [order[row], order[column]];
+  };
+  canvas.addEventListener("pointermove", (event) => {
+    const [one, other] = cell(event);
+    if (one === undefined || other === undefined) return;
+    change({ hover: one });
+    words.textContent = `${clip(block.clients.name[one], 40)} and ${clip(block.clients.name[other], 40)}: cosine ${decimal(cosine(currentSource(), one, other))}`;
+  });
+  canvas.addEventListener("pointerleave", () => {
+    change({ hover: null });
+    tellMatrix(words);
+  });
+  canvas.addEventListener("click", (event) => {
+    const [one] = cell(event);
+    if (one !== undefined) choose(one);
+  });
+  node.addEventListener("toggle", () => node.open && paint());
+  new ResizeObserver(() => compose(canvas, painted, order)).observe(canvas);
+  listen(["plane", "grouping", "theme"], () => node.open && paint());
+  listen(["hover", "chosen"], () => compose(canvas, painted, order));
+  queueMicrotask(paint);
+  return node;
+}
+
+function matrixOrder() {
+  const source = currentSource();
+  const place = new Map(source.order.map((client, i) => [client, i]));
+  const order = [...source.order].sort((a, b) => groupOf(a) - groupOf(b) || place.get(a) - place.get(b));
+  if (order.length <= MOST_ROWS) return order;
+  return Array.from({ length: MOST_ROWS }, (_, i) => order[Math.floor((i * order.length) / MOST_ROWS)]);
+}
+
+function paintCosines(painted, order, words) {
+  const source = currentSource();
+  const size = order.length;
+  const values = new Float32Array(size * size);
+  let [least, most] = [1, -1];
+  for (let i = 0; i < size; i += 1) {
+    for (let j = i; j < size; j += 1) {
+      const value = i === j ? 1 : cosine(source, order[i], order[j]);
+      values[i * size + j] = value;
+      values[j * size + i] = value;
+      if (i !== j) [least, most] = [Math.min(least, value), Math.max(most, value)];
+    }
+  }
+  painted.width = size;
+  painted.height = size;
+  const pen = painted.getContext("2d");
+  const image = pen.createImageData(size, size);
+  values.forEach((value, at) => {
+    const [red, green, blue] = similarColor((value - least) / (most - least || 1));
+    image.data.set([red, green, blue, 255], 4 * at);
+  });
+  pen.putImageData(image, 0, 0);
+  words.dataset.range = `From ${decimal(least)} (pale) to ${decimal(most)} (strong).`;
+  tellMatrix(words);
+}
+
+function tellMatrix(words) {
+  const shown = block.count > MOST_ROWS ? ` ${MOST_ROWS} of the clients are drawn.` : "";
+  words.textContent = `Cosine of every two clients. ${words.dataset.range || ""} Cosines are off by at most ${currentSource().error}.${shown}`;
+}
+
+function compose(canvas, painted, order) {
+  const box = canvas.getBoundingClientRect();
+  if (!box.width || !order.length) return;
+  const ratio = window.devicePixelRatio || 1;
+  const side = Math.round(box.width * ratio);
+  if (canvas.width !== side) [canvas.width, canvas.height] = [side, side];
+  const pen = canvas.getContext("2d");
+  const edge = EDGE * ratio;
+  const step = (side - edge) / order.length;
+  pen.clearRect(0, 0, side, side);
+  pen.imageSmoothingEnabled = false;
+  pen.drawImage(painted, edge, edge, side - edge, side - edge);
+  order.forEach((client, i) => {
+    pen.fillStyle = kindColor(groupOf(client));
+    pen.fillRect(edge + i * step, 0, step + 0.5, edge * 0.6);
+    pen.fillRect(0, edge + i * step, edge * 0.6, step + 0.5);
+  });
+  const at = order.indexOf(state.hover ?? state.chosen ?? -1);
+  if (at < 0) return;
+  pen.strokeStyle = ink("ink");
+  pen.lineWidth = Math.max(1, ratio);
+  pen.strokeRect(edge, edge + at * step, side - edge, Math.max(step, 2));
+  pen.strokeRect(edge + at * step, edge, Math.max(step, 2), side - edge);
+}

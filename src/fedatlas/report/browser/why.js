@@ -1,0 +1,182 @@
+// Why clients are served badly, each cause with its evidence; and what to try.
+
+import { scatter } from "./chart.js";
+import { labelShares, nearest } from "./data.js";
+import { copyButton, make, note, renew } from "./dom.js";
+import { clip, decimal, plural } from "./format.js";
+import { metric, metricTitle, told } from "./metric.js";
+import { colourOf, currentSource } from "./plane.js";
+import { choose, listen, state } from "./state.js";
+import { known, mean, rankCorrelation } from "./stats.js";
+
+const MOST_NEAR = 1000;
+let block = null;
+
+export function whyPart(data) {
+  block = data;
+  const node = make("div", { class: "causes" });
+  const fill = () => renew(node, block.algorithms.length ? causes() : null, shiftPart());
+  listen(["algorithm", "plane", "colour", "grouping", "theme"], fill);
+  fill();
+  return node;
+}
+
+function causes() {
+  const own = block.algorithms[state.algorithm];
+  const tested = [...own.value.keys()].filter((client) => !Number.isNaN(own.value[client]));
+  if (tested.length < 2) return note("Too few clients were tested to look for causes.");
+  const charts = [sizeCause(own, tested), distanceCause(own, tested), classCause(own, tested)];
+  const scatters = make("div", { class: "scatters" }, charts);
+  const labels = labelCause(own, tested);
+  // Data that are wrong come first: they can be repaired.
+  return block.check && block.check.suspects.length ? [labels, scatters] : [scatters, labels];
+}
+
+function cause(title, words, picture) {
+  return make("div", { class: "cause" }, make("h3", {}, title), make("p", {}, words), picture);
+}
+
+function correlationWords(found, more, less) {
+  if (!found) return "It does not vary, or there are too few clients to tell.";
+  const span = `rank correlation ${decimal(found.value)}, 95 % interval ${decimal(found.low)} to ${decimal(found.high)}`;
+  if (found.low > 0) return `${more} (${span}).`;
+  if (found.high < 0) return `${less} (${span}).`;
+  return `No clear relation (${span}).`;
+}
+
+function factor(own, tested, title, value, { xTitle, logarithmic = false, more, less }) {
+  const points = tested
+    .map((client) => ({ client, x: value(client), y: own.value[client], color: colourOf(client) }))
+    .filter((point) => !Number.isNaN(point.x));
+  const found = rankCorrelation(
+    points.map((point) => point.x),
+    points.map((point) => point.y),
+  );
+  const words = metric.higher ? correlationWords(found, more, less) : correlationWords(found, less, more);
+  return cause(
+    title,
+    words,
+    new Set(points.map((point) => point.x)).size > 1
+      ? scatter(points, `${metricTitle()} by ${xTitle}: ${words}`, { xTitle, logarithmic, choose })
+      : null,
+  );
+}
+
+function sizeCause(own, tested) {
+  return factor(own, tested, "Size", (client) => block.clients.train[client], {
+    xTitle: "training examples",
+    logarithmic: true,
+    more: "Clients with more examples are served better",
+    less: "Clients with more examples are served worse",
+  });
+}
+
+function distanceCause(own, tested) {
+  const source = currentSource();
+  if (!source || block.count > MOST_NEAR || block.count < 5) return null;
+  const near = (client) => mean(nearest(source, client, 3, block.count).map((pair) => pair[1]));
+  return factor(own, tested, "Distance from the others", near, {
+    xTitle: "mean cosine with the 3 nearest",
+    more: "Clients that are like others are served better",
+    less: "Clients that are like others are served worse",
+  });
+}
+
+function classCause(own, tested) {
+  if (!block.clients.shares || block.classes.length < 3) return null;
+  return factor(
+    own,
+    tested,
+    "Missing classes",
+    (client) => labelShares(block, client).filter((share) => share > 0).length,
+    {
+      xTitle: "classes that it has",
+      more: "Clients with more classes are served better",
+      less: "Clients with more classes are served worse",
+    },
+  );
+}
+
+function labelCause(own, tested) {
+  if (!block.check) return null;
+  const accused = new Set(block.check.suspects.map((one) => one.client));
+  const [inside, outside] = [
+    tested.filter((client) => accused.has(client)),
+    tested.filter((client) => !accused.has(client)),
+  ];
+  const people = block.check.suspects.length
+    ? make("ul", { class: "reasons" }, block.check.suspects.slice(0, 12).map(suspectLine))
+    : note("The check found no client whose data look wrong.");
+  const means = [inside, outside].map((clients) => mean(known(clients.map((client) => own.value[client]))));
+  const words =
+    inside.length && outside.length
+      ? `Mean ${metric.title} of the ${plural(inside.length, "suspect")} ${told(means[0])}, of the others ${told(means[1])}.`
+      : "";
+  return cause("Trouble with data or labels", words, people);
+}
+
+function suspectLine(own) {
+  return make(
+    "li",
+    {},
+    make(
+      "button",
+      { type: "button", class: "link", on: { click: () => choose(own.client) } },
+      make("bdi", {}, clip(block.clients.name[own.client], 40)),
+    ),
+    `: ${own.text || own.kind.replaceAll("-", " ")}`,
+    own.look ? make("small", {}, ` Look at ${own.look}.`) : null,
+  );
+}
+
+function shiftPart() {
+  if (!block.check) return null;
+  const names = { inputs: "inputs", label_shares: "label shares", labelling: "labelling" };
+  return make(
+    "div",
+    { class: "cause" },
+    make("h3", {}, "How the clients differ"),
+    make(
+      "dl",
+      { class: "shift" },
+      Object.entries(block.check.shift).map(([way, own]) => [
+        make(
+          "dt",
+          {},
+          names[way] || way,
+          make(
+            "span",
+            { class: `tag${own.found ? " found" : ""}` },
+            own.found ? `differ, ${own.strength.toFixed(2)}` : "no",
+          ),
+        ),
+        make("dd", {}, own.evidence),
+      ]),
+    ),
+    block.check.remarks.map((remark) => note(`Cannot be told: ${remark}`)),
+    block.algorithms.length
+      ? null
+      : make(
+          "div",
+          {},
+          make("h3", {}, "Suspects"),
+          block.check.suspects.length
+            ? make("ul", { class: "reasons" }, block.check.suspects.slice(0, 12).map(suspectLine))
+            : note("No client's data look wrong."),
+        ),
+  );
+}
+
+export function commandLine(command, why) {
+  return make(
+    "div",
+    { class: "command", "data-command": command },
+    why ? make("p", {}, why[0].toUpperCase() + why.slice(1)) : null,
+    make("div", { class: "code" }, make("code", { tabindex: 0 }, command), copyButton(command)),
+  );
+}
+
+export function tryPart(data) {
+  if (!data.advice.length) return null;
+  return data.advice.map((own) => commandLine(own.command, own.why));
+}

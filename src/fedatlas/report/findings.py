@@ -1,0 +1,121 @@
+"""What a check found, as a page shows it: from a diagnosis, or from the file that ``fedatlas check RUN`` leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+from fedatlas.atlas.doctor.diagnosis import Diagnosis
+from fedatlas.atlas.doctor.suspect import Suspect
+from fedatlas.errors import RunFolderError
+from fedatlas.parts.checks import find_misfit
+from fedatlas.runs.files import atomic_write
+from fedatlas.runs.run import CHECK
+
+
+class _Way(TypedDict):
+    found: bool
+    strength: float
+    evidence: str
+
+
+class _Person(TypedDict):
+    client: str
+    kind: str
+    reason: str
+    look: str
+
+
+class _File(TypedDict):
+    shift: dict[str, _Way]
+    groups: dict[str, int]
+    suspects: list[_Person]
+    different: list[_Person]
+    remarks: list[str]
+    advice: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """How clients differ, whose data are probably wrong, and what to do."""
+
+    shift: Mapping[str, Mapping[str, Any]]
+    groups: Mapping[str, int]
+    """The group of each client, by name."""
+    suspects: tuple[Suspect, ...]
+    different: tuple[Suspect, ...]
+    remarks: tuple[str, ...]
+    advice: tuple[tuple[str, str], ...]
+    """Commands, and what each is for; empty where that is not known."""
+
+    @classmethod
+    def of(cls, diagnosis: Diagnosis) -> Findings:
+        """Return the findings of a diagnosis."""
+        return cls(
+            shift={way: dict(vars(finding)) for way, finding in diagnosis.shift.items()},
+            groups={m.name: group for m, group in zip(diagnosis.clients, diagnosis.groups, strict=True)},
+            suspects=diagnosis.suspects,
+            different=diagnosis.different,
+            remarks=diagnosis.remarks,
+            advice=tuple((own.command, own.why) for own in diagnosis.advice),
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Findings | None:
+        """Return the findings that a run's folder holds, if there are any."""
+        path = folder / CHECK
+        if not path.exists():
+            return None
+        try:
+            found = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise RunFolderError(
+                f"{path} cannot be read ({error}); delete it, or run `fedatlas check` on the run again.",
+                code="file-unreadable",
+                path=str(path),
+            ) from error
+        if find_misfit(found, _File, "") is not None:
+            raise RunFolderError(
+                f"{path} is not the result of a check; delete it, or run `fedatlas check` on the run again.",
+                code="file-altered",
+                path=str(path),
+            )
+        return cls(
+            shift=found["shift"],
+            groups=found["groups"],
+            suspects=_people(found["suspects"]),
+            different=_people(found["different"]),
+            remarks=tuple(found["remarks"]),
+            advice=tuple((command, "") for command in found["advice"]),
+        )
+
+    def block(self, names: Sequence[str], *, shared: bool) -> dict[str, Any]:
+        """Return the findings about the clients of a page; of a shared one without texts, which may name clients."""
+        place = {name: i for i, name in enumerate(names)}
+
+        def said(people: Sequence[Suspect]) -> list[dict[str, Any]]:
+            return [
+                {"client": place[own.client], "kind": own.kind, "text": "" if shared else own.reason, "look": look}
+                for own in people
+                if own.client in place
+                for look in ["" if shared else own.look]
+            ]
+
+        ways = {
+            way: {**own, "strength": round(float(own["strength"]), 3), "evidence": "" if shared else own["evidence"]}
+            for way, own in self.shift.items()
+        }
+        remarks = [] if shared else list(self.remarks)
+        return {"shift": ways, "suspects": said(self.suspects), "different": said(self.different), "remarks": remarks}
+
+
+def keep_findings(diagnosis: Diagnosis, folder: Path) -> None:
+    """Write a diagnosis into the folder of the run whose clients were checked, for its page."""
+    atomic_write(folder / CHECK, json.dumps(diagnosis.to_dict(), indent=1).encode())
+
+
+def _people(rows: Sequence[_Person]) -> tuple[Suspect, ...]:
+    return tuple(Suspect(own["client"], own["kind"], own["reason"], own["look"], "") for own in rows)

@@ -1,0 +1,72 @@
+"""Parts that would make each other wrong are refused, however they come together."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from fedatlas.algorithms.clustered import clustered
+from fedatlas.algorithms.fedavg import fedavg
+from fedatlas.algorithms.fedavgm import Momentum
+from fedatlas.algorithms.feddisco import feddisco
+from fedatlas.algorithms.feddyn import DynamicDrift, feddyn
+from fedatlas.algorithms.fedgr import fedgr
+from fedatlas.algorithms.fediir import MeanHeadGradient, fediir
+from fedatlas.algorithms.fedper import fedper
+from fedatlas.algorithms.qffl import FairStep, qffl
+from fedatlas.errors import UsageError
+from fedatlas.parts.sampler import Sampler
+from fedatlas.parts.types import Roster, Tensors
+from fedatlas.parts.weighting import ByExamples, Equal
+from raising import raises
+from tiny import Line, Norms, blob_federation, line_federation, play
+
+
+def test_weights_over_clustered_draws_are_refused_in_both_orders() -> None:
+    with raises(UsageError, "base-unfit", part="Discrepancy"):
+        feddisco(clustered(feddyn()))
+    with raises(UsageError, "base-unfit", part="Discrepancy"):
+        clustered(feddisco(feddyn()))
+    with raises(UsageError, "base-unfit", part="GroupLoss"):
+        fedgr(clustered())
+    with raises(UsageError, "base-unfit", part="ByExamples"):
+        replace(clustered(), weighting=(ByExamples(),))
+
+
+def test_a_rule_that_drops_an_earlier_one_is_refused() -> None:
+    with raises(UsageError, "settings-conflict", part="FairStep", got="Momentum"):
+        replace(qffl(), server=(Momentum(), FairStep()))
+    with raises(UsageError, "settings-conflict", part="FairStep", got="DynamicDrift"):
+        replace(qffl(), server=(MeanHeadGradient(), DynamicDrift(), FairStep()))
+
+
+def test_rules_that_lose_nothing_may_come_together() -> None:
+    assert replace(qffl(), server=(FairStep(), Momentum())).server[1] == Momentum()
+    assert replace(qffl(), server=(MeanHeadGradient(), FairStep())).server[0] == MeanHeadGradient()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwiceTheFirst(Sampler):
+    """Draws the first client twice and the second once."""
+
+    name: ClassVar[str] = "twice_the_first"
+
+    def sample(
+        self, candidates: object, count: int, roster: Roster, memory: Tensors, rng: np.random.Generator
+    ) -> tuple[list[int], Tensors]:
+        return [0, 0, 1], memory
+
+
+@pytest.mark.parametrize(("link", "first"), [(ByExamples(), 2 / 5), (Equal(), 2 / 3)])
+def test_a_client_that_is_drawn_twice_counts_twice(link: ByExamples | Equal, first: float) -> None:
+    """One example drawn twice against three examples drawn once: 2 to 3 by examples, 2 to 1 if all count the same."""
+    federation = line_federation(([2], [0]), ([2] * 3, [1] * 3), ([2], [0]))
+    algorithm = replace(fedavg(), sampler=TwiceTheFirst(), weighting=(link,))
+    _, records, _ = play(algorithm, Line(), federation, cohort=3)
+    assert records[0].weights == pytest.approx({0: first, 1: 1 - first})
+
+
+def test_fediir_with_classifiers_that_stay_home_is_refused_before_it_trains() -> None:
+    with raises(UsageError, "split-unfit", part="GradientAlignment"):
+        play(replace(fediir(), split=fedper().split), Norms(), blob_federation())
