@@ -2,6 +2,7 @@
 
     python benchmarks/faults.py --out docs/evidence/faults.md     # all of it, about half an hour
     python benchmarks/faults.py --every 20 --damages 20 --kills 2 # a small one
+    python benchmarks/faults.py --keep FILE --minutes 10          # a piece; the same command again goes on
 
 After every fault the run is resumed without faults. It must end with the bits of a run that nothing happened to, or be
 refused in one message. A traceback, another result or a hang is a defect; the exit status is 1 if there is any.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import random
 import shutil
@@ -46,6 +48,32 @@ RIGHT, REFUSED, TRACEBACK, WRONG, HANG = "right bits", "one message", "traceback
 BAD = (TRACEBACK, WRONG, HANG)
 KILLABLE = Path(__file__).parents[1] / "tests" / "killable.py"
 Outcomes = Counter[str]
+
+
+class Trials:
+    """How trials ended, by row of the table; a file keeps them, so that a long campaign can be played in pieces."""
+
+    def __init__(self, file: Path | None = None, minutes: float | None = None) -> None:
+        self.file, self.rows = file, json.loads(file.read_text()) if file is not None and file.exists() else {}
+        self.until = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def play(self, row: str, count: Callable[[], int], trial: Callable[[int], Outcomes]) -> Outcomes:
+        """Play the trials of a row that are not kept yet, and return how all ended."""
+        if row not in self.rows:
+            self.rows[row] = {"trials": count(), "played": 0, "outcomes": {}}
+        kept = self.rows[row]
+        for number in range(kept["played"], kept["trials"]):
+            if self.until is not None and time.monotonic() > self.until:
+                raise PausedError(f"{number} of {kept['trials']} trials of {row}")
+            kept["outcomes"] = dict(Counter(kept["outcomes"]) + trial(number))
+            kept["played"] = number + 1
+            if self.file is not None:
+                atomic_write(self.file, json.dumps(self.rows, indent=1).encode())
+        return Counter(kept["outcomes"])
+
+
+class PausedError(Exception):
+    """The time for this piece of the campaign is over."""
 
 
 class HangError(BaseException):
@@ -183,20 +211,24 @@ FAULTS: dict[str, Callable[[int | None], Any]] = {
 }
 
 
-def fail_each(campaign: Campaign, fault: str, every: int) -> Outcomes:
+def fail_each(campaign: Campaign, fault: str, every: int, trials: Trials | None = None, row: str = "") -> Outcomes:
     """Let the n-th call fail, for each n or for every so many; then go on without faults."""
-    outcomes: Outcomes = Counter()
-    with FAULTS[fault](None) as counter:
-        assert campaign.run(campaign.folder / "counted", 5) is None
-    shutil.rmtree(campaign.folder / "counted")
-    for at in range(1, counter.calls + 1, every):
-        folder = campaign.folder / "tried"
+
+    def count() -> int:
+        with FAULTS[fault](None) as counter:
+            assert campaign.run(campaign.folder / "counted", 5) is None
+        shutil.rmtree(campaign.folder / "counted")
+        return len(range(0, counter.calls, every))
+
+    def trial(number: int) -> Outcomes:
+        folder, at = campaign.folder / "tried", 1 + number * every
         with FAULTS[fault](at):
             first = campaign.run(folder, 5)
         outcome = first if first in BAD else campaign.resumed(folder, f"{fault} {at}")
-        outcomes[outcome] += 1
         shutil.rmtree(folder, ignore_errors=True)
-    return outcomes
+        return Counter([outcome])
+
+    return (trials or Trials()).play(row or fault, count, trial)
 
 
 def _flip(content: bytes, rng: random.Random) -> bytes:
@@ -231,11 +263,11 @@ HARMS: dict[str, Callable[[bytes, random.Random], bytes]] = {
 }
 
 
-def damage(campaign: Campaign, count: int) -> Outcomes:
+def damage(campaign: Campaign, count: int, trials: Trials | None = None) -> Outcomes:
     """Harm a random file of a run that ended after three of five rounds, then report on it and resume it."""
-    outcomes: Outcomes = Counter()
     folder = campaign.folder / "tried"
-    for number in range(count):
+
+    def trial(number: int) -> Outcomes:
         rng = random.Random(number)
         shutil.copytree(campaign.folder / "whole-3", folder)
         path = rng.choice(sorted(p for p in folder.rglob("*") if p.is_file() and p.stat().st_size))
@@ -249,9 +281,10 @@ def damage(campaign: Campaign, count: int) -> Outcomes:
         resumed = campaign.resumed(folder, what)
         if resumed == TRACEBACK:
             campaign.examples.append(what)
-        outcomes[next((bad for bad in BAD if bad in (reported, resumed)), resumed)] += 1
         shutil.rmtree(folder)
-    return outcomes
+        return Counter([next((bad for bad in BAD if bad in (reported, resumed)), resumed)])
+
+    return (trials or Trials()).play("a file of the run is damaged", lambda: count, trial)
 
 
 def _report(campaign: Campaign, folder: Path, what: str) -> str:
@@ -269,34 +302,34 @@ def _report(campaign: Campaign, folder: Path, what: str) -> str:
     return RIGHT
 
 
-def kill(campaign: Campaign, count: int, runs: int = 10) -> Outcomes:
-    """Kill processes that train, at random moments, and go on with them to the end."""
-    outcomes: Outcomes = Counter()
+def kill(campaign: Campaign, count: int, each: int = 10, trials: Trials | None = None) -> Outcomes:
+    """Kill processes that train, at random moments and so many times a run, and go on with them to the end."""
     whole = campaign.folder / "unkilled"
-    _killable(whole).wait()
-    wanted = campaign.result(whole)
-    rng = random.Random(0)
-    while outcomes[RIGHT] + sum(outcomes[bad] for bad in BAD) < count:
-        folder, hits = campaign.folder / "killed", 0
-        wanted_hits = min(max(1, count // runs), count - sum(outcomes.values()))
-        while hits < wanted_hits:
+
+    def trial(number: int) -> Outcomes:
+        if not whole.exists():
+            _killable(whole).wait()
+        rng, folder, hits = random.Random(number), campaign.folder / "killed", 0
+        while hits < min(each, count - number * each):
             process = _killable(folder)
             _wait_for_more(folder / "rounds.jsonl", process)
             time.sleep(rng.uniform(0, 0.1))
             process.kill()
-            if process.wait() == 0:
-                break
+            if process.wait() == 0:  # it was done before: again from the start
+                shutil.rmtree(folder)
+                continue
             hits += 1
         last = _killable(folder)
         try:
             status = last.wait(SECONDS)
-            outcome = TRACEBACK if status else RIGHT if campaign.result(folder) == wanted else WRONG
+            outcome = TRACEBACK if status else RIGHT if campaign.result(folder) == campaign.result(whole) else WRONG
         except subprocess.TimeoutExpired:
             last.kill()
             outcome = HANG
-        outcomes[outcome] += max(hits, 1)
         shutil.rmtree(folder)
-    return outcomes
+        return Counter({outcome: hits})
+
+    return (trials or Trials()).play("the process is killed", lambda: -(-count // each), trial)
 
 
 def _killable(folder: Path) -> subprocess.Popen[bytes]:
@@ -319,20 +352,20 @@ def table(found: dict[str, Outcomes]) -> list[dict[str, str]]:
     ]
 
 
-def run_all(folder: Path, *, every: int, damages: int, kills: int) -> tuple[dict[str, Outcomes], list[str]]:
-    """Let everything fail; return the outcomes by kind of fault, and what went wrong in words."""
-    saved = Campaign(folder / "saved")
-    beside = Campaign(folder / "beside", settings=())
-    found: dict[str, Outcomes] = {}
+def run_all(
+    folder: Path, *, every: int, damages: int, kills: int, trials: Trials, examples: list[str]
+) -> dict[str, Outcomes]:
+    """Let everything fail; return the outcomes by kind of fault. What goes wrong is added to the examples."""
+    saved = Campaign(folder / "saved", examples=examples)
+    beside = Campaign(folder / "beside", settings=(), examples=examples)
     for fault in FAULTS:
-        found[f"{fault} fails, saved every round"] = fail_each(saved, fault, every)
+        fail_each(saved, fault, every, trials, f"{fault} fails, saved every round")
         # Operations on tensors are the same in both runs, and there are a thousand.
-        found[f"{fault} fails, saved beside"] = fail_each(
-            beside, fault, every * (20 if fault == "an allocation" else 1)
-        )
-    found["a file of the run is damaged"] = damage(saved, damages)
-    found["the process is killed"] = kill(saved, kills)
-    return found, saved.examples + beside.examples
+        rarer = 20 if fault == "an allocation" else 1
+        fail_each(beside, fault, every * rarer, trials, f"{fault} fails, saved beside")
+    damage(saved, damages, trials)
+    kill(saved, kills, trials=trials)
+    return {row: Counter(kept["outcomes"]) for row, kept in trials.rows.items()}
 
 
 def main() -> None:
@@ -342,15 +375,22 @@ def main() -> None:
     parser.add_argument("--damages", type=int, default=500, help="how many damaged folders; default 500")
     parser.add_argument("--kills", type=int, default=100, help="how many kills; default 100")
     parser.add_argument("--out", type=Path, help="a Markdown file for the table")
+    parser.add_argument("--keep", type=Path, help="a file that keeps how trials ended; it is gone on from")
+    parser.add_argument("--minutes", type=float, help="stop after so many minutes, with the exit status 3")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as scratch:
-        found, examples = run_all(Path(scratch), every=given.every, damages=given.damages, kills=given.kills)
+    began, trials, examples = time.monotonic(), Trials(given.keep, given.minutes), list[str]()
+    sizes = {"every": given.every, "damages": given.damages, "kills": given.kills}
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            found = run_all(Path(scratch), **sizes, trials=trials, examples=examples)
+    except PausedError as pause:
+        print(f"so far {pause}; the same command again goes on")
+        sys.exit(3)
+    finally:
+        print(*examples, sep="\n", file=sys.stderr)
     rows = table(found)
     print_rows(rows, f"{time.monotonic() - began:.0f} s")
-    for example in examples:
-        print(example, file=sys.stderr)
     if given.out is not None:
         write_page(rows, given)
     sys.exit(any(own[bad] for own in found.values() for bad in BAD))
