@@ -100,10 +100,10 @@ def test_a_bomb_or_no_archive_is_not_an_app(tmp_path: Path) -> None:
 
 def test_the_program_is_found_before_flowers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin")
-    own = install_program(tmp_path, {"policy": "p.toml"})
+    own = install_program(tmp_path, tmp_path / "door", {"policy": "p.toml"})
     assert own["PATH"] == f"{tmp_path}/bin:/usr/bin"
     assert json.loads(own[PLACE]) == {"policy": "p.toml", "memory": None, "marks": str(tmp_path)}
-    assert (tmp_path / "bin" / "flwr-clientapp").read_text().startswith(f"#!{sys.executable}\n")
+    assert (tmp_path / "bin" / "flwr-clientapp").read_text().startswith(f"#!{sys.executable} -IS\n")
 
 
 @pytest.mark.slow

@@ -50,6 +50,7 @@ from fedatlas.flower.protocol.messages import (
     unpack_candidates,
     values,
 )
+from fedatlas.flower.protocol.wire import folded, unfolded
 from fedatlas.parts.types import Assignment, Memory
 from fedatlas.seeds import repeatable
 
@@ -146,7 +147,8 @@ def evaluate(request: Request, received: RecordDict) -> RecordDict:
 
 def answered(action: Handler, config: Path | str, message: Message, context: Context) -> RecordDict:
     """Return the reply to a message, if the node's policy allows it; the audit log has a line about it either way."""
-    about = values(message.content, ABOUT)
+    received = unfolded(message.content)
+    about = values(received, ABOUT)
     task = str(context.run_config.get("task", "train"))
     gate = Gate(context.node_config, message.metadata.message_type, about, task)
     try:
@@ -156,7 +158,7 @@ def answered(action: Handler, config: Path | str, message: Message, context: Con
         client, data = request.federation.clients[0], request.federation.data
         gate.check_data(settings, len(client.train), is_table=data.table is not None, algorithm=request.algorithm)
         with repeatable(request.device):
-            reply = action(request, message.content)
+            reply = action(request, received)
         gate.check_reply(reply)
     except Exception as error:
         gate.refused(error)
@@ -166,9 +168,9 @@ def answered(action: Handler, config: Path | str, message: Message, context: Con
 
 
 def answer(config: Path | str, message: Message, context: Context) -> Message:
-    """Return the reply to a message of a run, by the run's config file."""
+    """Return the reply to a message of a run as it travels, by the run's config file."""
     reply: Message = make_client_app(config)(message, context)
-    return reply
+    return Message(folded(reply.content), reply_to=message) if reply.has_content() else reply
 
 
 def make_client_app(config: Path | str) -> ClientApp:

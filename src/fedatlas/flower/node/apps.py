@@ -1,7 +1,7 @@
 """Whose code a node runs. A run brings an app, an archive with Python files, and Flower would run whatever they hold.
 
-A node that fedatlas starts finds a program named ``flwr-clientapp`` before Flower's: it is Flower's, with a look into
-the archive before it is unpacked. The Python files must be those that ``fedatlas flower init`` writes, to the letter;
+A node that fedatlas starts finds a program named ``flwr-clientapp`` before Flower's: it is Flower's (starter.py), with a
+look into the archive before it is unpacked. The Python files must be those that ``fedatlas flower init`` writes, to the letter;
 all else in an app is data, which the policy judges. Nothing that takes time is imported: it runs for every message.
 """
 
@@ -12,26 +12,33 @@ import importlib
 import io
 import json
 import os
-import sys
 import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from fedatlas.flower.node.starter import program_text
 
 PLACE = "FEDATLAS_NODE"
 """The variable with the node's policy, its memory and a folder for marks, as JSON."""
 OWN = "fedatlas"
 DATA = (".toml", ".md", ".yaml", ".yml", ".json", ".jsonl")
+LOOK = 0.05
+"""Seconds between two looks for a part of a message that the SuperNode still fetches."""
 MOST_BYTES = 1 << 26
 """The most bytes of an app that are looked at."""
 
 
-def install_program(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Write the program into a folder, and return the variables with which a SuperNode finds it."""
+def install_program(folder: Path, door: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Write the program into a folder, and return the variables with which a SuperNode finds it.
+
+    ``door`` is the socket of the starter that the program hands over to.
+    """
     program = folder / "bin" / "flwr-clientapp"
     program.parent.mkdir(mode=0o700)
-    program.write_text(f"#!{sys.executable}\nfrom {__name__} import main\n\nmain()\n", encoding="utf-8")
+    program.write_text(program_text(door, __name__), encoding="utf-8")
     program.chmod(0o700)
     place = {"policy": settings.get("policy"), "memory": settings.get("memory"), "marks": str(folder)}
     path = os.pathsep.join((str(program.parent), os.environ.get("PATH", "")))
@@ -49,6 +56,10 @@ def main() -> None:
         return install(content, *arguments, **options)
 
     runtime.install_from_fab = install_checked  # type: ignore[attr-defined]
+    # The process is up before the SuperNode has the whole message: it looks again soon, not after one, two, four seconds.
+    pull = runtime.pull_and_inflate_object_from_tree
+    soon = {"initial_backoff": LOOK, "backoff_cap": LOOK, "max_tries_per_object": None}
+    runtime.pull_and_inflate_object_from_tree = partial(pull, **soon)  # type: ignore[attr-defined]
     importlib.import_module("flwr.supernode.cli").flwr_clientapp()
 
 

@@ -30,10 +30,9 @@ class Front(ClientApp):
         reply = ask_worker(self.config, message, context)
         if reply is not None:
             return reply
-        from fedatlas.flower.node.app import make_client_app  # it loads torch
+        from fedatlas.flower.node.app import answer  # it loads torch
 
-        answer: Message = make_client_app(self.config)(message, context)
-        return answer
+        return answer(self.config, message, context)
 
 
 def ask_worker(config: Path, message: Message, context: Context) -> Message | None:

@@ -2,8 +2,8 @@
 
     python -m fedatlas.flower.node.worker flower-supernode ...
 
-starts the worker and goes on as the program that is named, which finds the worker by an environment variable. The
-worker ends with that program.
+starts the worker, the starter of Flower's processes (starter.py), and goes on as the program that is named, which finds
+the worker by an environment variable. Both end with that program.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ LOOK = 1.0
 def main(command: list[str]) -> None:
     """Start a worker, and go on as a program that finds it."""
     folder = Path(tempfile.mkdtemp(prefix="fedatlas-node-"))  # only this user can enter it
-    path = folder / "socket"
-    subprocess.Popen([sys.executable, "-c", f"from {__package__}.worker import serve; serve({str(path)!r})"])
-    own = install_program(folder, _node_config(command))
-    os.execvpe(command[0], command, {**os.environ, **own, SOCKET: str(path)})
+    path, door = folder / "socket", folder / "door"
+    own = {**install_program(folder, door, _node_config(command)), SOCKET: str(path)}
+    os.environ.update(own)
+    for module, at in (("worker", path), ("starter", door)):
+        subprocess.Popen([sys.executable, "-c", f"from {__package__}.{module} import serve; serve({str(at)!r})"])
+    os.execvp(command[0], command)
 
 
 def _node_config(command: list[str]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from fedatlas.errors import DataError, UsageError
 from fedatlas.flower.protocol.checks import check_size
 from fedatlas.flower.protocol.data_form import LONGEST_NAME, DataForm, Member
 from fedatlas.flower.protocol.messages import ABOUT, BadReplyError, num_bytes, values
+from fedatlas.flower.protocol.wire import Known, folded, unfolded
 
 HELLO = "query.hello"
 POLL = 0.25
@@ -218,7 +219,9 @@ class Exchange:
         names = [name for name in contents if name in online]
         # A message lives a little longer than the deadline, so that the server, not Flower, reports a missing reply.
         life = self.settings.deadline + LOOK
-        messages = [Message(contents[n], self._nodes[n], kind, ttl=life, group_id=str(round)) for n in names]
+        known: Known = {}
+        packed = ((name, folded(contents[name], known)) for name in names)
+        messages = [Message(own, self._nodes[n], kind, ttl=life, group_id=str(round)) for n, own in packed]
         waiting: dict[str, str] = {}
         for name, identity in zip(names, self.grid.push_messages(messages) if names else [], strict=True):
             if identity is None:
@@ -264,11 +267,10 @@ class Exchange:
             time.sleep(POLL)
 
     def _read(self, name: str, reply: Message, sent: int, check: Callable[[str, RecordDict], Answer]) -> Answer:
-        _raise_node_error(reply)
-        self._count(name, "up", num_bytes(reply.content))
-        check_size(reply.content, sent)
+        content = _content(reply, sent)
+        self._count(name, "up", num_bytes(content))
         try:
-            return check(name, reply.content)
+            return check(name, content)
         except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
             raise BadReplyError(f"the reply cannot be read: {error!r}", code="reply-unreadable") from error
 
@@ -314,11 +316,20 @@ def _raise_node_error(reply: Message) -> None:
         raise BadReplyError(f"the node reports: {reason}", code="node-error", reason=reason)
 
 
-def _read_hello(reply: Message) -> KnownClient:
+def _content(reply: Message, sent: int) -> RecordDict:
+    """Return what a reply holds; raise BadReplyError if it is an error, too large or not to be read."""
     _raise_node_error(reply)
-    check_size(reply.content, 0)
+    check_size(reply.content, sent)
     try:
-        about = values(reply.content, ABOUT)
+        return unfolded(reply.content)
+    except (OSError, TypeError, ValueError) as error:
+        raise BadReplyError(f"the reply cannot be read: {error!r}", code="reply-unreadable") from error
+
+
+def _read_hello(reply: Message) -> KnownClient:
+    content = _content(reply, 0)
+    try:
+        about = values(content, ABOUT)
         name = str(about["name"])
         if not name.strip() or len(name) > 200 or not name.isprintable():
             raise BadReplyError(
