@@ -408,10 +408,10 @@ PAGE = """# What happens when something fails
 and data files and with malicious nodes and servers ([trust](../trust.md)).
 
 A run of SCAFFOLD with four clients and five rounds. The n-th write (half of it is written), fsync or rename fails, once
-for each n; so does the n-th operation on tensors, as if there were no memory for its result. *Saved every round* is `checkpoint_every = 1`; *saved beside* saves by the clock in a thread,
-without a pause. Then the run is resumed without faults. A random file of a run's folder is damaged (bits, digits,
-length, zeros, lines, other content, deleted); then its report is written and the run is resumed. A process that trains
-is killed at random moments, up to ten times a run.
+for each n; so does the n-th operation on tensors, as if there were no memory for its result. *Saved every round* is
+`checkpoint_every = 1`; *saved beside* saves by the clock in a thread, without a pause. Then the run is resumed without
+faults. A random file of a run's folder is damaged (bits, digits, length, zeros, lines, other content, deleted); then
+its report is written and the run is resumed. A process that trains is killed at random moments, ten times a run.
 
 *Right bits*: the run ends with the records, the model and the clients' memory of a run to which nothing happened. *One
 message*: it is refused, with the file's name where a file is damaged. The other three columns are defects.

@@ -14,8 +14,10 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,6 +92,8 @@ class Seconds:
     simulator: float
     load: float
     """The machine's load average when both were done; far above the number of cores, ratios say more than seconds."""
+    processors: Mapping[str, float]
+    """Seconds of the processors in a round, by kind of process; means."""
 
     def words(self) -> dict[str, str]:
         """Return the row of a table."""
@@ -101,6 +105,58 @@ class Seconds:
             "ratio": f"{self.network / self.simulator:.1f}",
             "load_average": f"{self.load:.1f}",
         }
+
+
+PROCESSES = {
+    "the processes for messages": "starter import serve",
+    "the nodes' workers": "worker import serve",
+    "SuperExecs": "flower-superexec",
+    "SuperNodes": "flower-supernode",
+    "the SuperLink": "flower-superlink",
+    "the run's server": "flwr-serverapp",
+}
+"""How a kind of process is known by its command."""
+
+
+def processor_seconds() -> Counter[str]:
+    """Return the seconds that the processes of a federation and their ended children have taken, by kind."""
+    found: Counter[str] = Counter()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command, times = (folder / "cmdline").read_text(), (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        words = command.replace("\0", " ")
+        kind = next((kind for kind, part in PROCESSES.items() if part in words), None)
+        if kind is not None:
+            found[kind] += sum(int(ticks) for ticks in times[11:15])  # type: ignore[assignment]
+    return found
+
+
+@contextmanager
+def processors_by_round(rounds: Path) -> Iterator[list[Counter[str]]]:
+    """Note the processors' seconds whenever the record of rounds has grown."""
+    noted: list[Counter[str]] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.05):
+            if rounds.exists() and len(rounds.read_bytes().splitlines()) > len(noted):
+                noted.append(processor_seconds())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield noted
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _of_a_round(noted: Sequence[Counter[str]]) -> dict[str, float]:
+    """Return the mean seconds of the rounds after the first, which also starts things."""
+    ticks = os.sysconf("SC_CLK_TCK") * max(1, len(noted) - 1)
+    return {kind: (noted[-1][kind] - noted[0][kind]) / ticks for kind in PROCESSES} if noted else {}
 
 
 def measured_federation(count: int) -> Federation:
@@ -167,10 +223,12 @@ def measure_seconds(*, rounds: int, num_nodes: int, cases: Sequence[str] = TIMED
                 say(f"{case}: seconds ...")
                 config = Config.from_text(_config(case, num_nodes, rounds).to_toml(), ["training.evaluate_every=1"])
                 folder = top / case
-                local.run(write_app(folder / "app", config, run_folder=folder / "run"), timeout=1800)
+                app = write_app(folder / "app", config, run_folder=folder / "run")
+                with processors_by_round(folder / "run" / "rounds.jsonl") as noted:
+                    local.run(app, timeout=1800)
                 run = Run(folder / "run")
                 here = simulated(config, federation, folder / "here", _atlas(config, run))
-                rows.append(Seconds(case, _median(run), _median(here), os.getloadavg()[0]))
+                rows.append(Seconds(case, _median(run), _median(here), os.getloadavg()[0], _of_a_round(noted)))
     return rows
 
 
@@ -229,12 +287,17 @@ counted, without Flower's envelope; a float has four bytes. Every run ended with
 ## Seconds
 
 Medians of a round, training and test together, over a SuperLink and {num_nodes} SuperNodes as processes of one machine,
-with TLS and node keys; the simulator has one worker. The network's overhead hardly depends on the work: for every
-message Flower starts a process on the node, which loads Flower and hands the message to the node's worker, and an idle
-node asks for messages every three seconds. A test goes with the next training's message. The load average is the
-machine's at the end; if it is far above the number of cores, other programs ran at the same time.
+with TLS and node keys; the simulator has one worker. A test goes with the next training's message. The load average is
+the machine's at the end; if it is far above the number of cores, other programs ran at the same time.
 
 {_table([row.words() for row in seconds])}
+
+**Where it goes.** The work itself is the simulator's column. An idle SuperNode asks for messages every three seconds,
+and looks for the reply of its process every half second, so a round of several nodes waits about three seconds. Every
+message passes six programs: the run's server, the SuperLink (which keeps it in a database), the SuperNode, the process
+that Flower starts for it, and back. Those are processor seconds, a mean of the rounds after the first:
+
+{_table([{"processor seconds a round": kind, "": f"{own:.2f}"} for kind, own in seconds[0].processors.items()])}
 """
     to.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(to, text.encode())

@@ -65,11 +65,16 @@ class Setting(NamedTuple):
     rounds: int
     lr: float
     batch: int
+    attacks: tuple[str, ...] = ATTACKS
+
+    def cases(self) -> list[tuple[str, int]]:
+        """Return the attacks that are tried, with the number of attackers."""
+        return [("honest", 0), *((attack, count) for count in (1, 2) for attack in self.attacks)]
 
 
 SETTINGS = {
     "digits": Setting("mlp", {"hidden": (32,)}, images=1600, rounds=20, lr=0.3, batch=16),
-    "cifar10": Setting("cnn", {"width": 8}, images=2000, rounds=20, lr=0.05, batch=20),
+    "cifar10": Setting("cnn", {"width": 8}, images=2000, rounds=40, lr=0.05, batch=10, attacks=ATTACKS[:4]),
 }
 
 
@@ -131,7 +136,7 @@ def accuracy(federation: Federation, data: str, algorithm: Algorithm, attack: st
 def measure(data: str, folder: Path | None, seeds: Sequence[int], out: Path) -> dict[str, float]:
     """Measure what FILE does not hold yet, and return all of it."""
     found: dict[str, float] = json.loads(out.read_text()) if out.exists() else {}
-    cases = [("honest", 0), *((attack, count) for count in (1, 2) for attack in ATTACKS)]
+    cases = SETTINGS[data].cases()
     for seed in seeds:
         federation = make_federation(data, folder, seed)
         for attack, count in cases:
@@ -147,7 +152,7 @@ def measure(data: str, folder: Path | None, seeds: Sequence[int], out: Path) -> 
 def table(found: Mapping[str, float], data: str, seeds: Sequence[int]) -> str:
     """Return the accuracies as a table of Markdown, in percent."""
     lines = [f"| {data} | {' | '.join(DEFENCES)} |", "|---|" + "---|" * len(DEFENCES)]
-    for attack, count in [("honest", 0), *((attack, count) for count in (1, 2) for attack in ATTACKS)]:
+    for attack, count in SETTINGS[data].cases():
         cells = []
         for name in DEFENCES:
             values = [100 * found[f"{data}/{attack}/{count}/{name}/{seed}"] for seed in seeds]

@@ -88,6 +88,28 @@ def test_a_run_through_a_worker_ends_with_the_simulators_bits(
     wait_until(lambda: not path.parent.exists(), "the worker to end with its node")
 
 
+def test_flowers_process_for_a_message_is_forked_from_one_that_has_flower_loaded(
+    worker: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """The program runs where Flower cannot be imported: its fork has it. Without a starter it loads Flower itself."""
+    folder = Path(os.environ[SOCKET]).parent
+    program = str(folder / "bin" / "flwr-clientapp")
+    (tmp_path / "broken" / "flwr").mkdir(parents=True)
+    (tmp_path / "broken" / "flwr" / "__init__.py").write_text("raise ImportError('loaded again')")
+    wait_until((folder / "door").exists, "the starter's door")
+    broken = {**os.environ, "PYTHONPATH": str(tmp_path / "broken")}
+    said = subprocess.run([program, "--help"], env=broken, capture_output=True, text=True, cwd=tmp_path)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert "usage: flwr-clientapp" in said.stdout
+    wrong = subprocess.run([program, "--wrong"], env=broken, capture_output=True, text=True)
+    assert wrong.returncode == 2
+    assert "--token" in wrong.stderr
+    (folder / "door").unlink()
+    alone = subprocess.run([program, "--help"], env=broken, capture_output=True, text=True)
+    assert alone.returncode == 1
+    assert "loaded again" in alone.stderr
+
+
 def test_without_a_worker_the_process_does_the_work_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SOCKET, str(tmp_path / "nothing"))
     config, federation = _config(tmp_path, "training.rounds=1"), without_held_out(tiny_federation("features"))

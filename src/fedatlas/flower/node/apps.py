@@ -1,8 +1,9 @@
 """Whose code a node runs. A run brings an app, an archive with Python files, and Flower would run whatever they hold.
 
-A node that fedatlas starts finds a program named ``flwr-clientapp`` before Flower's: it is Flower's (starter.py), with a
-look into the archive before it is unpacked. The Python files must be those that ``fedatlas flower init`` writes, to the letter;
-all else in an app is data, which the policy judges. Nothing that takes time is imported: it runs for every message.
+A node that fedatlas starts finds a program named ``flwr-clientapp`` before Flower's: it is Flower's (starter.py), with
+a look into the archive before it is unpacked. The Python files must be those that ``fedatlas flower init`` writes, to
+the letter; all else in an app is data, which the policy judges. Nothing that takes time is imported: it runs for every
+message.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def main() -> None:
         return install(content, *arguments, **options)
 
     runtime.install_from_fab = install_checked  # type: ignore[attr-defined]
-    # The process is up before the SuperNode has the whole message: it looks again soon, not after one, two, four seconds.
+    # The process is up before the SuperNode has the whole message: it looks again soon, not after 1, 2, 4 seconds.
     pull = runtime.pull_and_inflate_object_from_tree
     soon = {"initial_backoff": LOOK, "backoff_cap": LOOK, "max_tries_per_object": None}
     runtime.pull_and_inflate_object_from_tree = partial(pull, **soon)  # type: ignore[attr-defined]

@@ -59,7 +59,6 @@ def program_text(door: Path, apps: str) -> str:
 def serve(path: str) -> None:
     """Start processes for whoever asks at a socket, until the process that started this one is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the node, and the node's end this process
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes but the programs that asked
     parent = os.getppid()
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(path)
@@ -69,6 +68,9 @@ def serve(path: str) -> None:
             importlib.import_module(name)
         gc.freeze()  # a fork shares what is never touched
         while os.getppid() == parent:
+            with suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
             try:
                 line, _ = door.accept()
             except TimeoutError:
@@ -111,8 +113,7 @@ def _go_on(
     """Be the program that asked: say that it has begun, go on as Flower's program, and say how it ended."""
     status = 1
     try:
-        for number in (signal.SIGINT, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         for to, file in enumerate(files):
             os.dup2(file, to)
         os.chdir(folder)

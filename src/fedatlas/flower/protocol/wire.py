@@ -14,7 +14,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.common.serde import array_record_from_proto, array_record_to_proto
 from flwr.proto.recorddict_pb2 import ArrayRecord as ArrayRecordProto
-from google.protobuf.message import DecodeError
 
 FOLDED = "folded/tensors"
 """The name of the one array of a folded record; no tensor has a slash in its name."""
@@ -55,5 +54,5 @@ def _opened(array: Array) -> ArrayRecord:
         raise ValueError(f"folded tensors must be bytes, got {content.dtype} of shape {content.shape}")
     try:
         return array_record_from_proto(ArrayRecordProto.FromString(content.tobytes()))
-    except (DecodeError, KeyError) as error:
+    except Exception as error:  # protobuf's own kind of error, which has no type hints
         raise ValueError(f"folded tensors cannot be read ({type(error).__name__})") from error
