@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+BIOME := build/biome/node_modules/.bin/biome
 
 .PHONY: demo deploy-demo test test-slow test-faults check format benchmark same-bits clean
 
@@ -27,11 +28,12 @@ check: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/report/test_page_source.py
+	$(BIN)/python -m pytest -q -rs tests/report/test_page_source.py
 
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	@! test -x $(BIOME) || $(BIOME) check --write
 
 # Sets up pfl and Flower in environments of their own, and measures them beside fedatlas.
 benchmark: $(VENV)/ready

@@ -11,6 +11,8 @@ import fedatlas.report.page
 from fedatlas.report.page import join_scripts
 
 FOLDER = Path(fedatlas.report.page.__file__).parent / "browser"
+ROOT = Path(__file__).parents[2]
+BIOME = ROOT / "build" / "biome" / "node_modules" / ".bin" / "biome"
 MODULES = sorted(FOLDER.glob("*.js"))
 FORBIDDEN = (
     *("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "srcdoc"),
@@ -75,6 +77,14 @@ def test_the_style_s_colours_are_all_defined_and_used() -> None:
     assert not [name for name in defined - wanted if f'ink("{name}")' not in scripts]
     assert "@import" not in style
     assert "url(" not in style
+
+
+@pytest.mark.skipif(not BIOME.exists(), reason="no biome: .ci/run puts it into build/biome")
+def test_biome_finds_nothing_to_change_in_scripts_and_style() -> None:
+    done = subprocess.run(
+        [BIOME, "check", "--error-on-warnings"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")

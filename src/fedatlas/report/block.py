@@ -30,7 +30,7 @@ from fedatlas.report.served import Served, differences, frames_for, metric_block
 from fedatlas.report.settings import settings_block
 from fedatlas.report.share import shareable
 from fedatlas.report.sources import plane_methods, source_block
-from fedatlas.report.strips import NOTHING, Previews, previews_of, read_previews, strips_block
+from fedatlas.report.strips import NOTHING, Previews, previews_of, read_previews, rows_block, strips_block
 from fedatlas.report.vectors import (
     Vectors,
     atlas_vectors,
@@ -144,6 +144,7 @@ def data_block(subject: Subject, *, share: bool = False) -> dict[str, Any]:
         "differences": differences(served),
         "reasons": find_reasons(members, shown, worst, people, points),
         "pictures": strips_block(previews, shown, [*suspects, *worst]),
+        "rows": rows_block(previews, shown, [*suspects, *worst]),
         "advice": advice_block(subject.runs, findings, members, given),
         "act": act_block(subject.runs, members, given, subject.config),
         "settings": settings_block(groups) if groups else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,12 +13,13 @@ from fedatlas.report.groups import Group, Spread, final, scored
 from fedatlas.report.intervals import over_examples, over_seeds, wilson
 from fedatlas.report.packing import pack, pack_figures
 from fedatlas.report.tables import best_rounds, columns_of
+from fedatlas.report.weights import spaced, weights_block
 from fedatlas.runs.run import Run
 from fedatlas.runs.schema import SHARES
 
 MOST_FRAMES = 20
 """Rounds at which a page shows every client."""
-FRAME_BYTES = 240_000
+FRAME_BYTES = 160_000
 """Of all algorithms' frames together."""
 MOST_POINTS = 200
 """Of a curve."""
@@ -74,7 +75,7 @@ class Served:
         """Whether more of the main metric is better."""
         return self.group.runs[0].higher_is_better(self.metric)
 
-    def block(self, names: Sequence[str], shown: np.ndarray, frames: int, kind: str = "domain") -> dict[str, Any]:
+    def block(self, names: Sequence[str], shown: np.ndarray, frames: Frames, kind: str = "domain") -> dict[str, Any]:
         """Return the algorithm for the page; ``kind`` is the word for what clients are gathered by."""
         runs = self.group.runs
         low, high = self._intervals()
@@ -98,7 +99,8 @@ class Served:
                 "took_part": pack(self.took_part[shown], "u16"),
             },
             "curve": _curve(self.group),
-            "frames": self._frames(names, shown, frames),
+            "frames": self._frames(names, shown, frames.values),
+            "weights": weights_block(self.alike[0], names, shown, frames.algorithms) if self.alike else None,
             "classes": self._classes(names, shown),
             "newcomers": [_newcomer(record, run.metric) for run in runs for record in run.adapted],
         }
@@ -115,29 +117,25 @@ class Served:
         return low, high
 
     def _frames(self, names: Sequence[str], shown: np.ndarray, most: int) -> dict[str, Any] | None:
-        """Return main metric and weight of every shown client at some rounds, of the first run."""
+        """Return the main metric of every shown client at some rounds, of the first run."""
         if not self.alike:
             return None
         run = self.alike[0]
         numbers = [int(entry["round"]) for entry in scored(run)]
         if len(numbers) < 2:
             return None
-        chosen = _spaced(numbers, most)
+        chosen = spaced(numbers, most)
         row = {number: i for i, number in enumerate(chosen)}
         column = {names[i]: j for j, i in enumerate(shown.tolist())}
-        value, weight = np.full((2, len(chosen), len(shown)), np.nan)
+        value = np.full((len(chosen), len(shown)), np.nan)
         for line in run.clients:
             i, j = row.get(line["round"]), column.get(line["client"])
             if i is not None and j is not None:
-                value[i, j], weight[i, j] = main_figure(line, run), line.get("weight", np.nan)
-        largest = float(np.nanmax(weight)) if np.isfinite(weight).any() else 0.0
-        scaled = np.where(np.isnan(weight), 255, 254 * np.nan_to_num(weight) / (largest or 1.0))
+                value[i, j] = main_figure(line, run)
         shares = np.where(np.isnan(value), 255, 250 * np.nan_to_num(value))
         return {
             "rounds": chosen,
             "value": pack(shares, "u8") if self.metric in SHARES else pack_figures(value, shares=False),
-            "weight": pack(scaled, "u8") if largest else None,
-            "largest_weight": largest,
         }
 
     def _classes(self, names: Sequence[str], shown: np.ndarray) -> dict[str, Any] | None:
@@ -155,14 +153,23 @@ class Served:
         return {str(i): [_rounded(value) for value in row] for i, row in found.items()}
 
 
-def frames_for(clients: int, algorithms: int, *, shares: bool = True) -> int:
+class Frames(NamedTuple):
+    """How many rounds of every client a page can show."""
+
+    values: int
+    algorithms: int
+    """On the page; they share the space."""
+
+
+def frames_for(clients: int, algorithms: int, *, shares: bool = True) -> Frames:
     """Return at how many rounds the page can show every client; shares take less space than amounts.
 
-    >>> frames_for(10, 2), frames_for(2000, 3), frames_for(2000, 60)
-    (20, 20, 2)
+    >>> [frames_for(*counts).values for counts in ((10, 2), (2000, 3), (2000, 60))]
+    [20, 20, 2]
     """
-    size = 2 if shares else 5
-    return min(MOST_FRAMES, max(2, FRAME_BYTES // (size * max(clients, 1) * max(algorithms, 1))))
+    size = 1 if shares else 4
+    most = min(MOST_FRAMES, max(2, FRAME_BYTES // (size * max(clients, 1) * max(algorithms, 1))))
+    return Frames(most, algorithms)
 
 
 def differences(served: Sequence[Served]) -> list[list[list[Any]]]:
@@ -216,7 +223,7 @@ def _metrics(group: Group, kind: str) -> list[dict[str, Any]]:
             half = over_examples(spread.mean, 0.0, count)[1] if count else None
         found.append(
             {
-                "title": column.title.replace("_", " ").replace("domain", kind),
+                "title": _title(column.title, kind),
                 "mean": short(spread.mean),
                 "half": None if half is None else short(half),
                 "lower": column.lower_is_better,
@@ -224,6 +231,11 @@ def _metrics(group: Group, kind: str) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _title(column: str, kind: str) -> str:
+    spreads = {"sigma_type": f"spread over {kind}s", "sigma_client": "spread over clients"}
+    return spreads.get(column, column.replace("_", " ").replace("domain", kind))
 
 
 def _curve(group: Group) -> dict[str, Any]:
@@ -240,7 +252,7 @@ def _curve(group: Group) -> dict[str, Any]:
         ]
         tracks = [track for track in tracks if track]
         shared = sorted(set.intersection(*(set(track) for track in tracks))) if tracks else []
-        rounds = _spaced(shared, MOST_POINTS)
+        rounds = spaced(shared, MOST_POINTS)
         if rounds:
             values = np.array([[track[number] for number in rounds] for track in tracks])
             block[key] = {
@@ -321,15 +333,3 @@ def _mean(rows: Sequence[np.ndarray], shape: tuple[int, int]) -> np.ndarray:
     known = np.isfinite(table)
     total = np.where(known, table, 0).sum(0)
     return np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan)
-
-
-def _spaced(numbers: Sequence[int], most: int) -> list[int]:
-    """Return at most so many of the numbers, evenly, the first and the last among them.
-
-    >>> _spaced(range(1, 11), 4)
-    [1, 4, 7, 10]
-    """
-    if len(numbers) <= most:
-        return list(numbers)
-    places = np.linspace(0, len(numbers) - 1, most).round().astype(int)
-    return [numbers[i] for i in places]

@@ -12,17 +12,21 @@ from fedatlas.runs.run import CONFIG, Run
 _SECTIONS = ("federation", "model", "algorithm", "training", "machine", "versions")
 LONGEST = 200
 """Characters of a value."""
+FOUND = ("provenance", "groups", "reason", "members")
+"""Parts of keys with many values, such as who is in which group: the page folds them away."""
 
 
 def settings_block(groups: Sequence[Group]) -> dict[str, Any]:
     """Return rows of settings for the page: those that differ between algorithms with a value for each, then others."""
     tables = [_rows(group.runs[0]) for group in groups]
     keys = dict.fromkeys(key for table in tables for key in table)
-    differ, shared = [], []
+    differ: list[dict[str, Any]] = []
+    details: list[dict[str, Any]] = []
+    shared = []
     for key in keys:
         values = [table.get(key, "") for table in tables]
         if len(set(values)) > 1:
-            differ.append({"key": key, "values": values})
+            (details if set(key.split(".")) & set(FOUND) else differ).append({"key": key, "values": values})
         else:
             shared.append({"key": key, "value": values[0]})
     runs = [
@@ -30,7 +34,8 @@ def settings_block(groups: Sequence[Group]) -> dict[str, Any]:
         for group in groups
         for run in group.runs
     ]
-    return {"labels": [group.label for group in groups], "differ": differ, "shared": shared, "runs": runs}
+    labels = [group.label for group in groups]
+    return {"labels": labels, "differ": differ, "details": details, "shared": shared, "runs": runs}
 
 
 def _rows(run: Run) -> dict[str, str]:

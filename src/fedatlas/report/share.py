@@ -1,4 +1,4 @@
-"""A page that may be handed on: without names, pictures, paths and small groups."""
+"""A page that may be handed on: without names, examples, paths and small groups."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 SMALL = 5
 """Groups of fewer clients are not shown."""
-LEFT_OUT = ("pictures", "advice", "act", "settings", "reasons", "partition")
+LEFT_OUT = ("pictures", "rows", "advice", "act", "settings", "reasons", "partition")
 
 
 def shareable(block: dict[str, Any]) -> dict[str, Any]:
-    """Return a page's data without names of clients and domains, pictures, texts, paths and groups below five."""
+    """Return a page's data without names of clients and domains, examples, texts, paths and groups below five."""
     clients = block["clients"]
     counts = np.bincount([own for own in clients["domain"] if own >= 0], minlength=len(clients["domains"]))
     large = [i for i, count in enumerate(counts) if count >= SMALL]

@@ -1,10 +1,11 @@
-"""Some examples of a client as a strip of small pictures."""
+"""Some examples of a client: a strip of small pictures, or rows of its table."""
 
 from __future__ import annotations
 
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from PIL import Image
 from fedatlas.data.federation import Federation
 from fedatlas.data.loading.npz import read_npz
 from fedatlas.errors import DataError, RunFolderError
+from fedatlas.runs.example_rows import client_rows
 from fedatlas.runs.previews import PORTRAITS, client_examples
 from fedatlas.runs.run import Run
 
@@ -31,6 +33,8 @@ class Previews(NamedTuple):
     """The class of each image; empty where it is not known."""
     vectors: np.ndarray | None = None
     """float32 (clients, width): a plain vector of each client's data."""
+    rows: Mapping[int, np.ndarray] = MappingProxyType({})
+    """Of tables and texts: rows as texts, as ``client_rows`` returns them."""
 
 
 NOTHING = Previews({}, {})
@@ -43,6 +47,7 @@ def read_previews(run: Run) -> Previews:
         return NOTHING
     images: dict[int, np.ndarray] = {}
     labels: dict[int, Sequence[int]] = {}
+    rows: dict[int, np.ndarray] = {}
     try:
         file = read_npz(path)
         vectors = file["vectors"]
@@ -53,12 +58,16 @@ def read_previews(run: Run) -> Previews:
             images = dict(zip(clients, file["images"], strict=True))
             if "labels" in file:
                 labels = dict(zip(clients, file["labels"].tolist(), strict=True))
+        elif "rows" in file:
+            if file["rows"].ndim != 3 or file["rows"].dtype.kind != "U":
+                raise ValueError(f"rows are {file['rows'].dtype} of the shape {file['rows'].shape}")
+            rows = dict(zip([int(i) for i in file["pictured"]], file["rows"], strict=True))
     except (DataError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
             f"{path} cannot be read ({error}); delete it to report without it.", code="file-unreadable", path=str(path)
         ) from error
     expected = len(run.resolved["federation"]["clients"])
-    if len(vectors) != expected or any(not 0 <= i < expected for i in images):
+    if len(vectors) != expected or any(not 0 <= i < expected for i in (*images, *rows)):
         raise RunFolderError(
             f"{path} is of {len(vectors)} clients, the run has {expected}; delete it to report without it.",
             code="wrong-count",
@@ -66,14 +75,15 @@ def read_previews(run: Run) -> Previews:
             got=len(vectors),
             wanted=expected,
         )
-    return Previews(images, labels, vectors)
+    return Previews(images, labels, vectors, rows)
 
 
 def previews_of(federation: Federation, clients: Sequence[int]) -> Previews:
-    """Return images of some clients of a federation; none where its data are no images."""
+    """Return images or rows of some clients of a federation; none where its data are neither."""
     found = client_examples(federation, clients)
     if found is None:
-        return NOTHING
+        rows = client_rows(federation, clients)
+        return NOTHING if rows is None else Previews({}, {}, None, dict(zip(clients, rows, strict=True)))
     images, labels = found
     return Previews(
         dict(zip(clients, images, strict=True)), dict(zip(clients, (row.tolist() for row in labels), strict=True))
@@ -102,6 +112,28 @@ def strips_block(previews: Previews, shown: np.ndarray, first: Sequence[int]) ->
             "count": count,
             "labels": [k for k in previews.labels.get(i, ()) if k >= 0],
         }
+    return found
+
+
+def rows_block(previews: Previews, shown: np.ndarray, first: Sequence[int]) -> dict[str, Any]:
+    """Return rows of tables by the client's position on the page, as many as fit; some clients come first."""
+    place = {int(i): j for j, i in enumerate(shown)}
+    found, spent = {}, 0
+    for i in dict.fromkeys([*first, *previews.rows]):
+        if i not in previews.rows or i not in place:
+            continue
+        head, *rows, own, others = [[str(cell) for cell in row] for row in previews.rows[i]]
+        wide = max(1, sum(bool(name) for name in head))
+        kept = {
+            "columns": head[:wide],
+            "rows": [row[:wide] for row in rows if any(row)],
+            "here": own[:wide],
+            "others": others[:wide],
+        }
+        spent += sum(len(cell) for row in (head, *rows, own, others) for cell in row)
+        if spent > MOST_BYTES:
+            break
+        found[str(place[i])] = kept
     return found
 
 

@@ -100,8 +100,9 @@ def describe_source(provenance: Mapping[str, Any]) -> str:
     source, encoder = provenance.get("source"), provenance.get("encoder")
     if source == "run":
         return f"What each client keeps of its own in a run of {provenance.get('algorithm')}."
-    over = f", over the encoder {encoder}" if encoder else ""
-    return f"An atlas of source {source}{over}." if source else "An atlas whose source is not written down."
+    over = f", made with the encoder {encoder}" if encoder else ""
+    kind = str(source).replace("_", " ")
+    return f"The atlas: {kind} of each client{over}." if source else "An atlas whose source is not written down."
 
 
 def describe_noise(provenance: Mapping[str, Any] | None) -> str:

@@ -1,4 +1,4 @@
-"""The previews of clients in a report: a few images, and a plain vector of the client's data."""
+"""The previews of clients in a report: a few images or rows, and a plain vector of the client's data."""
 
 import io
 import itertools
@@ -10,12 +10,13 @@ import torch.nn.functional as F
 
 from fedatlas.client.data import ResidentData
 from fedatlas.data.federation import Federation
+from fedatlas.runs.example_rows import client_rows, several_classes
 from fedatlas.seeds import generator
 
 PORTRAITS = "portraits.npz"
 MOST_CLIENTS = 2000
 MOST_PICTURED = 60
-"""Clients of whom a report shows images."""
+"""Clients of whom a report shows examples."""
 LARGEST_SIDE = 48
 """Larger images are made smaller: a report shows them at half of that."""
 _EXAMPLES = 200
@@ -73,7 +74,7 @@ def client_examples(
         labels = data.labels[own].cpu()
         if labels.ndim > 1 or labels.is_floating_point():  # no one class for each example
             labels = torch.full((len(own),), -1)
-        chosen = _of_each_class(labels, count)
+        chosen = several_classes(labels, count)
         images = data.inputs[own[chosen.to(own.device)]].float() / 255
         if data.client.transform is not None:
             rng = generator(0, "portrait", data.name, device=data.labels.device)
@@ -88,20 +89,6 @@ def client_examples(
     return np.asarray(torch.stack(rows).numpy()), np.asarray(torch.stack(classes).numpy())
 
 
-def _of_each_class(labels: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the positions of examples: the first of each class, then the second of each, and so on; by class.
-
-    >>> _of_each_class(torch.tensor([5, 5, 5, 2, 7]), 4).tolist()
-    [3, 0, 1, 4]
-    """
-    turn = torch.zeros_like(labels)
-    for one in labels.unique():
-        mine = labels == one
-        turn[mine] = torch.arange(int(mine.sum()), dtype=labels.dtype)
-    chosen = turn.argsort(stable=True)[:count]
-    return chosen[labels[chosen].argsort(stable=True)]
-
-
 def portraits(federation: Federation) -> bytes | None:
     """Return the portraits as the content of a file; None if there are too many clients for a report."""
     if len(federation) > MOST_CLIENTS:
@@ -110,6 +97,8 @@ def portraits(federation: Federation) -> bytes | None:
     clients = pictured([client.kind for client in federation])
     if (found := client_examples(federation, clients)) is not None:
         arrays |= {"images": found[0], "labels": found[1], "pictured": np.asarray(clients)}
+    elif (rows := client_rows(federation, clients)) is not None:
+        arrays |= {"rows": rows, "pictured": np.asarray(clients)}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()

@@ -1,17 +1,17 @@
 // The card of the chosen client.
 
+import { commandsFor, groupGap } from "./answers.js";
 import { intervalBar } from "./chart.js";
 import { kindColor } from "./color.js";
-import { cosine, frameWeight, labelShares, meanShares, nearest } from "./data.js";
-import { make, renew } from "./dom.js";
-import { clip, decimal, percent, plural, thousands } from "./format.js";
-import { hasIntervals, metric, metricTitle, told, withSpan, worse } from "./metric.js";
+import { cosine, labelShares, lastWeight, meanShares, nearest } from "./data.js";
+import { copyButton, make, renew } from "./dom.js";
+import { examplesPart } from "./examples.js";
+import { clip, decimal, kindWords, percent, plural, sharePercent, thousands } from "./format.js";
+import { hasIntervals, metricTitle, withSpan } from "./metric.js";
 import { currentSource, groupOf, groupTitle } from "./plane.js";
 import { choose, listen, state, toggle } from "./state.js";
-import { known, mean } from "./stats.js";
 
 const MOST_BARS = 14;
-const GAP = 0.1;
 let block = null;
 
 export function cardPart(data) {
@@ -33,7 +33,8 @@ function fillCard(node) {
   const parts = [
     head(client),
     suspicion(client),
-    pictures(client),
+    remedies(client),
+    examplesPart(block, client),
     labelBars(client),
     figures(client),
     classAccuracies(client),
@@ -59,7 +60,9 @@ function head(client) {
     make(
       "p",
       { class: "facts" },
-      [...new Set(facts.filter(Boolean))].map((fact) => make("span", {}, clip(fact, 60))),
+      [...new Set(facts.filter((fact) => fact && fact !== clients.name[client]))].map((fact) =>
+        make("span", {}, clip(fact, 60)),
+      ),
     ),
     make(
       "button",
@@ -67,10 +70,6 @@ function head(client) {
       chosen ? "Selected" : "Select",
     ),
   ];
-}
-
-export function kindWords(kind) {
-  return kind.replaceAll("-", " ");
 }
 
 function suspicion(client) {
@@ -94,21 +93,14 @@ function suspicion(client) {
   );
 }
 
-function pictures(client) {
-  const strip = block.pictures[client];
-  if (!strip) return null;
-  const names = strip.labels.map((label) => block.classes[label] ?? "");
-  return make(
-    "figure",
-    { class: "pictures" },
-    make("img", { src: strip.image, alt: `${plural(strip.count, "example")} of its images` }),
-    names.length
-      ? make(
-          "figcaption",
-          { style: { "grid-template-columns": `repeat(${strip.count}, 1fr)` } },
-          names.map((name) => make("span", {}, clip(name, 9))),
-        )
-      : null,
+function remedies(client) {
+  return commandsFor(block, client).map((own) =>
+    make(
+      "div",
+      { class: "remedy" },
+      own.why ? make("p", { class: "note" }, `To try: ${own.why}`) : null,
+      make("div", { class: "code" }, make("code", { tabindex: 0 }, own.command), copyButton(own.command)),
+    ),
   );
 }
 
@@ -191,14 +183,13 @@ function figures(client) {
 
 function tookPart(own, client) {
   const said = `took part in ${own.tookPart[client]} of ${plural(own.rounds, "round")}`;
-  if (!own.frames || !own.frames.weights) return said;
-  const weight = frameWeight(own, own.frames.rounds.length - 1, client, block.count);
-  return Number.isNaN(weight) ? said : `${said}, last weight ${weight.toFixed(3)}`;
+  const weight = lastWeight(own, client, block.count);
+  return Number.isNaN(weight) ? said : `${said}; counted for ${sharePercent(weight)} in the last mean`;
 }
 
 function classAccuracies(client) {
   const own = block.algorithms[state.algorithm];
-  const row = own && own.classes ? own.classes[client] : null;
+  const row = own?.classes ? own.classes[client] : null;
   if (!row) return null;
   return make(
     "div",
@@ -218,26 +209,11 @@ function classAccuracies(client) {
   );
 }
 
-function groupGap(client) {
-  // A sentence where the client's whole group is served worse than the others.
-  const own = block.algorithms[state.algorithm];
-  const group = groupOf(client);
-  if (!own || !block.groupings.length || group < 0) return null;
-  const values = [true, false].map((same) =>
-    known([...own.value].filter((_, other) => (groupOf(other) === group) === same && !block.clients.held_out[other])),
-  );
-  if (values[0].length < 2) return null; // it is alone
-  const means = values.map(mean);
-  const gap = metric.percent ? GAP : GAP * Math.abs(means[1]);
-  if (!(worse(means[0], means[1]) && Math.abs(means[0] - means[1]) > gap)) return null;
-  return `its group, ${clip(groupTitle(group), 40)}, is served badly as a whole: mean ${metric.title} ${told(means[0])}, of the others ${told(means[1])}`;
-}
-
 function why(client) {
   const people = block.check ? [...block.check.suspects, ...block.check.different] : [];
   const accounted = new Set(people.filter((own) => own.client === client).map((own) => own.text));
   const found = (block.reasons[client] || []).map((own) => own.text).filter((text) => !accounted.has(text));
-  const gap = groupGap(client);
+  const gap = groupGap(block, client);
   if (gap) found.push(gap);
   if (!found.length) return null;
   const lines = found.map((text) => make("li", {}, text));

@@ -1,22 +1,11 @@
 // The algorithms: key figures, and differences with their intervals.
 
+import { worstClient } from "./answers.js";
 import { intervalBar } from "./chart.js";
 import { kindColor } from "./color.js";
 import { choice, make, note, renew } from "./dom.js";
 import { clip, plural, thousands } from "./format.js";
-import {
-  bare,
-  hasIntervals,
-  metric,
-  metricTitle,
-  plusMinus,
-  sidewards,
-  signed,
-  told,
-  unit,
-  worse,
-  worstOf,
-} from "./metric.js";
+import { bare, hasIntervals, metric, metricTitle, plusMinus, sidewards, signed, told, unit, worse } from "./metric.js";
 import { change, listen, state } from "./state.js";
 import { known, mean } from "./stats.js";
 
@@ -54,8 +43,7 @@ function fillFigures(node) {
   const trained = known([...own.value].filter((_, i) => !block.clients.held_out[i]));
   const parts = [];
   const main = found[metric.name];
-  if (main)
-    parts.push(figure(metric.title, plusMinus(main.mean, main.half) + unit(), "all test examples count alike"));
+  if (main) parts.push(figure(metric.title, plusMinus(main.mean, main.half) + unit(), "all test examples count alike"));
   const worst = worstClient(own);
   if (worst !== null) {
     const words = make(
@@ -87,11 +75,6 @@ function fillFigures(node) {
   renew(node, parts);
 }
 
-export function worstClient(own) {
-  const worst = own.value.indexOf(worstOf(known([...own.value])));
-  return worst < 0 ? null : worst;
-}
-
 export function surelyBelow(own) {
   // Clients whose whole interval is worse than the mean of those that train.
   const centre = mean(known([...own.value].filter((_, i) => !block.clients.held_out[i])));
@@ -108,7 +91,9 @@ function fillComparison(node) {
     (title) => title !== metric.name,
   );
   const reference = block.algorithms[state.reference];
-  const heads = ["Algorithm", metricTitle(), `Against ${clip(reference.label, 24)}`, "", ...titles, "Seconds"];
+  const notes = Object.fromEntries(block.algorithms.flatMap((own) => own.metrics.map((one) => [one.title, one.about])));
+  const against = `Against ${clip(reference.label, 24)}`;
+  const heads = ["Algorithm", `${metricTitle()}${unit() && " in %"}`, against, "", ...titles, "Seconds"];
   const wide = Math.max(
     metric.percent ? 0.01 : 1e-12,
     ...block.differences[state.reference].map(([value, half]) => Math.abs(value ?? 0) + (half ?? 0)),
@@ -127,7 +112,7 @@ function fillComparison(node) {
           make(
             "tr",
             {},
-            heads.map((title) => make("th", { scope: "col" }, title)),
+            heads.map((title) => make("th", { scope: "col", title: notes[title] || null }, title)),
           ),
         ),
         make(

@@ -34,14 +34,13 @@ export function readBlock() {
     own.low = figures(own.clients.low);
     own.high = figures(own.clients.high);
     own.tookPart = unpack(own.clients.took_part);
-    if (own.frames) {
-      own.frames.table = unpack(own.frames.value);
-      own.frames.weights = own.frames.weight ? unpack(own.frames.weight) : null;
-    }
+    if (own.frames) own.frames.table = unpack(own.frames.value);
+    if (own.weights) own.weights.table = unpack(own.weights.table);
   }
   block.suspicion = suspicionOf(block);
   block.reasons = block.reasons || {};
   block.pictures = block.pictures || {};
+  block.rows = block.rows || {};
   block.advice = block.advice || [];
   return block;
 }
@@ -90,7 +89,7 @@ export function labelShares(block, client) {
 
 export function meanShares(block, clients) {
   const total = new Array(block.classes.length).fill(0);
-  for (const client of clients) labelShares(block, client).forEach((share, k) => (total[k] += share));
+  for (const client of clients) for (const [k, share] of labelShares(block, client).entries()) total[k] += share;
   return total.map((sum) => sum / Math.max(1, clients.length));
 }
 
@@ -100,8 +99,21 @@ export function frameValue(own, frame, client, count) {
   return value === 255 ? NaN : value / 250;
 }
 
-export function frameWeight(own, frame, client, count) {
-  if (!own.frames.weights) return NaN;
-  const value = own.frames.weights[frame * count + client];
-  return value === 255 ? NaN : (value / 254) * own.frames.largest_weight;
+export function weightAt(own, row, client, count) {
+  // A client's share in the mean of a round; NaN where it did not train.
+  const value = own.weights.table[row * count + client];
+  return value === 255 ? NaN : (value / 254) * own.weights.largest;
+}
+
+export function weightIn(own, round, client, count) {
+  const row = own.weights ? own.weights.rounds.indexOf(round) : -1;
+  return row < 0 ? NaN : weightAt(own, row, client, count);
+}
+
+export function lastWeight(own, client, count) {
+  for (let row = own.weights ? own.weights.rounds.length - 1 : -1; row >= 0; row -= 1) {
+    const value = weightAt(own, row, client, count);
+    if (!Number.isNaN(value)) return value;
+  }
+  return NaN;
 }

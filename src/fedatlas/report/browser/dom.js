@@ -1,5 +1,7 @@
 // Elements of the document. Texts become text nodes, never markup; this is the one place that makes elements.
 
+import { clip } from "./format.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(node, attributes, children) {
@@ -90,6 +92,14 @@ export function saveFile(name, text, type) {
 
 export function section(id, title, ...children) {
   return make("section", { id, "aria-labelledby": `${id}-title` }, make("h2", { id: `${id}-title` }, title), children);
+}
+
+export function clientLink(name, click, most = 40) {
+  return make(
+    "button",
+    { type: "button", class: "link", title: name, on: { click } },
+    make("bdi", {}, clip(name, most)),
+  );
 }
 
 export function note(...children) {

@@ -20,6 +20,25 @@ export function amount(value, half = null) {
   return text.replace("-", "−");
 }
 
+const KINDS = {
+  "missing-coded": "a number stands for missing",
+  "other-scale": "a column on another scale",
+  constant: "a column that never changes",
+  "images-broken": "broken images",
+  "test-in-training": "test examples in training",
+  "same-examples": "examples of another client",
+  "unlike-others": "unlike all others",
+};
+
+export function kindWords(kind) {
+  return KINDS[kind] || kind.replaceAll("-", " ");
+}
+
+export function sharePercent(share) {
+  // A share that may be small: two digits of it.
+  return `${Number((100 * share).toPrecision(2))} %`;
+}
+
 export function decimal(value) {
   return value.toFixed(2).replace("-", "−");
 }
@@ -34,7 +53,7 @@ export function plural(number, noun, more = "s") {
 
 export function clip(text, most) {
   const letters = [...text];
-  return letters.length <= most ? text : letters.slice(0, most - 1).join("") + "…";
+  return letters.length <= most ? text : `${letters.slice(0, most - 1).join("")}…`;
 }
 
 export function lower(text) {
@@ -44,10 +63,10 @@ export function lower(text) {
 function csvCell(value) {
   // A text that a spreadsheet could take for a formula gets an apostrophe.
   let text = value === null || value === undefined ? "" : String(value);
-  if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = "'" + text;
+  if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
 export function csvText(rows) {
-  return rows.map((row) => row.map(csvCell).join(",")).join("\r\n") + "\r\n";
+  return `${rows.map((row) => row.map(csvCell).join(",")).join("\r\n")}\r\n`;
 }

@@ -48,7 +48,12 @@ function legendKinds(colour) {
   const words = ["nothing found", "different, not wrong", "suspect"];
   return order.map((key) => {
     if (colour === "suspicion") return [words[key], found.get(key), swatch(suspicionColor(key))];
-    const title = colour === "group" ? groupTitle(key) : key < 0 ? `no ${sheet.block.clients.gathered_by}` : sheet.block.clients.domains[key];
+    const title =
+      colour === "group"
+        ? groupTitle(key)
+        : key < 0
+          ? `no ${sheet.block.clients.gathered_by}`
+          : sheet.block.clients.domains[key];
     return [title, found.get(key), groupSwatch(key)];
   });
 }

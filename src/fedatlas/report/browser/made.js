@@ -25,37 +25,48 @@ export function madePart(block) {
 
 function differing(settings) {
   if (settings.labels.length < 2) return null;
-  if (!settings.differ.length) return note("The algorithms have the same settings.");
+  const { differ, details } = settings;
+  if (!differ.length && !details.length) return note("The algorithms have the same settings.");
+  return [
+    make("h3", {}, "Settings that differ"),
+    differ.length ? settingsTable("differ", settings.labels, differ) : note("Only who shares a model, or the atlas."),
+    details.length
+      ? make(
+          "details",
+          {},
+          make("summary", {}, "Groups and atlas that differ"),
+          settingsTable("differ-details", settings.labels, details),
+        )
+      : null,
+  ];
+}
+
+function settingsTable(id, labels, rows) {
   return make(
     "div",
-    {},
-    make("h3", {}, "Settings that differ"),
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": "Settings that differ" },
     make(
-      "div",
-      { class: "scroll", tabindex: 0, role: "region", "aria-label": "Settings that differ" },
+      "table",
+      { id, class: "words" },
       make(
-        "table",
-        { id: "differ", class: "words" },
+        "thead",
+        {},
         make(
-          "thead",
+          "tr",
           {},
+          make("th", { scope: "col" }, "Setting"),
+          labels.map((label) => make("th", { scope: "col" }, clip(label, 40))),
+        ),
+      ),
+      make(
+        "tbody",
+        {},
+        rows.map((row) =>
           make(
             "tr",
             {},
-            make("th", { scope: "col" }, "Setting"),
-            settings.labels.map((label) => make("th", { scope: "col" }, clip(label, 40))),
-          ),
-        ),
-        make(
-          "tbody",
-          {},
-          settings.differ.map((row) =>
-            make(
-              "tr",
-              {},
-              make("th", { scope: "row" }, row.key),
-              row.values.map((value) => make("td", {}, value || "–")),
-            ),
+            make("th", { scope: "row" }, row.key),
+            row.values.map((value) => make("td", {}, value || "–")),
           ),
         ),
       ),

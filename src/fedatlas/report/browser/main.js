@@ -1,9 +1,10 @@
 // The page: its sections in the order of the reader's questions.
 
 import { actPart } from "./act.js";
-import { cardPart, kindWords } from "./card.js";
+import { answersPart, worstClient } from "./answers.js";
+import { cardPart } from "./card.js";
 import { forgetColors } from "./color.js";
-import { comparePart, worstClient } from "./compare.js";
+import { comparePart } from "./compare.js";
 import { readBlock } from "./data.js";
 import { byId, make, note, renew, section } from "./dom.js";
 import { plural, thousands } from "./format.js";
@@ -11,6 +12,7 @@ import { madePart, newcomersPart } from "./made.js";
 import { finishMap, mapSection } from "./map.js";
 import { matrixPart } from "./matrix.js";
 import { setMetric } from "./metric.js";
+import { setBlock } from "./plane.js";
 import { screenOf } from "./sheet.js";
 import { change, choose, select, state } from "./state.js";
 import { groupsPart } from "./strips.js";
@@ -20,6 +22,7 @@ import { tryPart, whyPart } from "./why.js";
 
 const block = readBlock();
 setMetric(block);
+setBlock(block);
 
 function lead() {
   const clients = block.clients;
@@ -30,7 +33,6 @@ function lead() {
   const held = clients.held_out.filter(Boolean).length;
   if (held && !block.sample) said.push(`${thousands(held)} of them held out of training`);
   if (block.classes.length) said.push(plural(block.classes.length, "class", "es"));
-  if (block.check) said.push(`${plural(new Set(block.check.suspects.map((own) => own.client)).size, "suspect")}`);
   return `${said.join(", ")}.`;
 }
 
@@ -70,27 +72,6 @@ function printLight(renewTheme) {
   window.addEventListener("afterprint", () => turn(before));
 }
 
-function suspectsLine() {
-  if (!block.check || !block.check.suspects.length) return null;
-  const people = [...new Set(block.check.suspects.map((own) => own.client))].slice(0, 8);
-  const kinds = (client) => {
-    const found = block.check.suspects.filter((own) => own.client === client);
-    return [...new Set(found.map((own) => kindWords(own.kind)))].join(", ");
-  };
-  const link = (client) =>
-    make(
-      "button",
-      { type: "button", class: "link", on: { click: () => choose(client) } },
-      make("bdi", {}, block.clients.name[client]),
-    );
-  return make(
-    "p",
-    { class: "lead-suspects" },
-    "Suspects: ",
-    people.map((client, i) => [i ? ", " : "", link(client), ` (${kinds(client)})`]),
-  );
-}
-
 // Each section is made when its turn comes, so that the map is painted before the rest is computed.
 function laterSections() {
   const served = () =>
@@ -123,14 +104,16 @@ function addSection(node) {
 }
 
 function finish(first) {
-  first.append(make("div", { class: "alike" }, groupsPart(block), matrixPart(block)));
+  const [left, right] = first.querySelectorAll(".column");
+  left.append(...[groupsPart(block)].filter(Boolean));
+  right.append(...[matrixPart(block)].filter(Boolean));
   if (!block.algorithms.length) first.append(make("h3", {}, "All clients"), ...[tablePart(block)].flat());
   for (const later of laterSections()) addSection(later());
   document.body.dataset.ready = "1";
 }
 
 function firstClient() {
-  if (block.check && block.check.suspects.length) return block.check.suspects[0].client;
+  if (block.check?.suspects.length) return block.check.suspects[0].client;
   return block.algorithms.length ? worstClient(block.algorithms[0]) : null;
 }
 
@@ -143,15 +126,19 @@ function start() {
     byId("top"),
     make("div", { class: "title" }, make("h1", {}, block.title), themeButton()),
     make("p", { class: "lead" }, lead()),
-    suspectsLine(),
+    answersPart(block),
     make("nav", { id: "contents", "aria-label": "Sections" }),
   );
   state.chosen = firstClient();
   const first = section(
     "clients",
     "Who are the clients?",
-    make("div", { class: "hero" }, mapSection(block), cardPart(block)),
-    actPart(block),
+    make(
+      "div",
+      { class: "hero" },
+      make("div", { class: "column" }, mapSection(block), actPart(block)),
+      make("div", { class: "column" }, cardPart(block)),
+    ),
   );
   addSection(first);
   byId("foot").textContent = `Made by ${block.made_by}. One file, no network.`;

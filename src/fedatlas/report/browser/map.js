@@ -5,14 +5,13 @@ import { plural } from "./format.js";
 import { tellKept, tellLegend } from "./legend.js";
 import { metric } from "./metric.js";
 import { drawMap } from "./paint.js";
-import { searchClients, setBlock } from "./plane.js";
+import { searchClients } from "./plane.js";
 import { addPointer, onKey } from "./pointer.js";
 import { drawWith, moveTo, queueDraw, resize, sheet, targetPlaces, zoom, zoomAll } from "./sheet.js";
 import { change, choose, listen, state } from "./state.js";
 
 export function mapSection(data) {
   sheet.block = data;
-  setBlock(data);
   drawWith(drawMap);
   if (!sheet.block.sources.length) return null;
   sheet.places = targetPlaces();

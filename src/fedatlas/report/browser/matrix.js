@@ -2,13 +2,15 @@
 
 import { ink, kindColor, similarColor } from "./color.js";
 import { cosine } from "./data.js";
-import { make } from "./dom.js";
+import { byId, make, renew } from "./dom.js";
 import { clip, decimal } from "./format.js";
 import { currentSource, groupOf } from "./plane.js";
 import { change, choose, listen, state } from "./state.js";
 
 const MOST_ROWS = 500;
 const EDGE = 10;
+const NAMED = 16; // of so few clients the rows have names
+const FOR_NAMES = 96;
 let block = null;
 
 export function matrixPart(data) {
@@ -26,6 +28,7 @@ export function matrixPart(data) {
     { class: "matrix", open: true },
     make("summary", {}, "How alike every two clients are"),
     canvas,
+    make("div", { class: "legend", id: "matrix-scale" }),
     words,
   );
   let order = [];
@@ -38,9 +41,9 @@ export function matrixPart(data) {
   };
   const cell = (event) => {
     const box = canvas.getBoundingClientRect();
-    const side = box.width - EDGE;
-    const place = (at) => Math.floor(((at - EDGE) / side) * order.length);
-    const [row, column] = [place(event.clientY - box.top), place(event.clientX - box.left)];
+    const side = box.width - leftEdge();
+    const place = (at) => Math.floor((at / side) * order.length);
+    const [row, column] = [place(event.clientY - box.top - EDGE), place(event.clientX - box.left - leftEdge())];
     return [order[row], order[column]];
   };
   canvas.addEventListener("pointermove", (event) => {
@@ -95,36 +98,61 @@ function paintCosines(painted, order, words) {
     image.data.set([red, green, blue, 255], 4 * at);
   });
   pen.putImageData(image, 0, 0);
-  words.dataset.range = `From ${decimal(least)} (pale) to ${decimal(most)} (strong).`;
+  const bar = make("span", { class: "ramp", "aria-hidden": "true" });
+  for (let i = 0; i < 24; i += 1)
+    bar.append(make("i", { style: { background: `rgb(${similarColor(i / 23).join(",")})` } }));
+  const ends = [decimal(least), decimal(most)];
+  renew(byId("matrix-scale"), make("span", {}, ends[0]), bar, make("span", {}, ends[1]));
   tellMatrix(words);
+}
+
+function leftEdge() {
+  return block.count <= NAMED ? FOR_NAMES : EDGE;
 }
 
 function tellMatrix(words) {
   const shown = block.count > MOST_ROWS ? ` ${MOST_ROWS} of the clients are drawn.` : "";
-  words.textContent = `Cosine of every two clients. ${words.dataset.range || ""} Cosines are off by at most ${currentSource().error}.${shown}`;
+  words.textContent = `The cosine of every two clients' vectors, to within ${currentSource().error}; 1 is alike, 0 unrelated, −1 opposite.${shown}`;
 }
 
 function compose(canvas, painted, order) {
   const box = canvas.getBoundingClientRect();
   if (!box.width || !order.length) return;
   const ratio = window.devicePixelRatio || 1;
-  const side = Math.round(box.width * ratio);
-  if (canvas.width !== side) [canvas.width, canvas.height] = [side, side];
+  const [left, top] = [leftEdge() * ratio, EDGE * ratio];
+  const wide = Math.round(box.width * ratio);
+  const side = wide - left;
+  const tall = Math.round(side + top);
+  if (canvas.width !== wide || canvas.height !== tall) {
+    [canvas.width, canvas.height] = [wide, tall];
+    canvas.style.setProperty("aspect-ratio", `${wide} / ${tall}`);
+  }
   const pen = canvas.getContext("2d");
-  const edge = EDGE * ratio;
-  const step = (side - edge) / order.length;
-  pen.clearRect(0, 0, side, side);
+  const step = side / order.length;
+  pen.clearRect(0, 0, wide, tall);
   pen.imageSmoothingEnabled = false;
-  pen.drawImage(painted, edge, edge, side - edge, side - edge);
+  pen.drawImage(painted, left, top, side, side);
+  const bar = 0.6 * top;
   order.forEach((client, i) => {
     pen.fillStyle = kindColor(groupOf(client));
-    pen.fillRect(edge + i * step, 0, step + 0.5, edge * 0.6);
-    pen.fillRect(0, edge + i * step, edge * 0.6, step + 0.5);
+    pen.fillRect(left + i * step, 0, step + 0.5, bar);
+    pen.fillRect(left - top, top + i * step, bar, step + 0.5);
   });
+  if (block.count <= NAMED) drawRowNames(pen, order, left - top - 4 * ratio, top, step, ratio);
   const at = order.indexOf(state.hover ?? state.chosen ?? -1);
   if (at < 0) return;
   pen.strokeStyle = ink("ink");
   pen.lineWidth = Math.max(1, ratio);
-  pen.strokeRect(edge, edge + at * step, side - edge, Math.max(step, 2));
-  pen.strokeRect(edge + at * step, edge, Math.max(step, 2), side - edge);
+  pen.strokeRect(left, top + at * step, side, Math.max(step, 2));
+  pen.strokeRect(left + at * step, top, Math.max(step, 2), side);
+}
+
+function drawRowNames(pen, order, right, top, step, ratio) {
+  pen.font = `${11.5 * ratio}px system-ui, sans-serif`;
+  pen.textBaseline = "middle";
+  pen.textAlign = "right";
+  order.forEach((client, i) => {
+    pen.fillStyle = client === state.chosen ? ink("ink") : ink("muted");
+    pen.fillText(clip(block.clients.name[client], 13), right, top + (i + 0.5) * step);
+  });
 }

@@ -11,7 +11,7 @@ import { state } from "./state.js";
 const LABELLED = 40;
 
 export function drawMap() {
-  if (!sheet.canvas || !sheet.canvas.width) return;
+  if (!sheet.canvas?.width) return;
   const pen = sheet.canvas.getContext("2d");
   const ratio = window.devicePixelRatio || 1;
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -116,7 +116,7 @@ function drawRing(pen, client) {
 function drawNames(pen, order, near, ground) {
   const first = [state.hover, state.chosen, sheet.focus, ...near].filter((client) => client !== null);
   const others =
-    sheet.block.count <= LABELLED ? order : sheet.sought && sheet.sought.size <= LABELLED ? [...sought] : [];
+    sheet.block.count <= LABELLED ? order : sheet.sought && sheet.sought.size <= LABELLED ? [...sheet.sought] : [];
   const taken = [];
   pen.font = "12px system-ui, sans-serif";
   pen.textBaseline = "middle";
@@ -140,7 +140,7 @@ function drawNames(pen, order, near, ground) {
 
 function drawLasso(pen) {
   pen.beginPath();
-  sheet.lasso.forEach(([x, y], i) => (i ? pen.lineTo(x, y) : pen.moveTo(x, y)));
+  for (const [x, y] of sheet.lasso) pen.lineTo(x, y);
   pen.closePath();
   pen.fillStyle = ink("accent");
   pen.globalAlpha = 0.12;

@@ -31,7 +31,10 @@ export function groupTitle(group) {
   const own = block.groupings[state.grouping];
   if (!own) return "all clients";
   if (group < 0) return "in no group";
-  return own.names ? own.names[group] : `group ${group}`;
+  if (own.names) return own.names[group];
+  const first = own.of.indexOf(group);
+  const alone = first >= 0 && own.of.indexOf(group, first + 1) < 0;
+  return alone ? clip(block.clients.name[first], 40) : `group ${group}`;
 }
 
 function valueNow(client) {

@@ -27,7 +27,7 @@ export function change(values) {
   Object.assign(state, values);
   if (!keys.length) return;
   if (waiting) {
-    keys.forEach((key) => waiting.add(key));
+    for (const key of keys) waiting.add(key);
     return;
   }
   waiting = new Set(keys);

@@ -16,7 +16,7 @@ export function deviation(values) {
 function ranks(values) {
   const order = values.map((value, i) => [value, i]).sort((a, b) => a[0] - b[0]);
   const found = new Array(values.length);
-  for (let start = 0; start < order.length;) {
+  for (let start = 0; start < order.length; ) {
     let stop = start;
     while (stop < order.length && order[stop][0] === order[start][0]) stop += 1;
     for (let k = start; k < stop; k += 1) found[order[k][1]] = (start + stop - 1) / 2;

@@ -5,7 +5,7 @@ import { kindColor } from "./color.js";
 import { meanShares } from "./data.js";
 import { make, note, renew } from "./dom.js";
 import { clip, percent, plural, thousands } from "./format.js";
-import { bare, metricTitle, told, worstOf } from "./metric.js";
+import { bare, metricTitle, told, unit, worstOf } from "./metric.js";
 import { groupOf, groupTitle } from "./plane.js";
 import { listen, select, state } from "./state.js";
 import { deviation, known, mean } from "./stats.js";
@@ -67,7 +67,7 @@ function whyGroups() {
 }
 
 function others() {
-  return block.algorithms.length > 1 ? block.algorithms.slice(0, MOST_ALGORITHMS) : [];
+  return block.algorithms.filter((_, i) => i !== state.algorithm).slice(0, MOST_ALGORITHMS);
 }
 
 function groupsHead() {
@@ -76,7 +76,7 @@ function groupsHead() {
     ? [
         "Group",
         "Clients",
-        `${metricTitle()} under ${clip(own.label, 24)}`,
+        `${metricTitle()}${unit() && " in %"}, ${clip(own.label, 24)}`,
         "Mean",
         "Worst",
         "Spread",

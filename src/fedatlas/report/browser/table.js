@@ -2,12 +2,11 @@
 
 import { groupSwatch, intervalBar } from "./chart.js";
 import { kindColor } from "./color.js";
+import { surelyBelow } from "./compare.js";
 import { labelShares, nearest } from "./data.js";
 import { choice, make, renew, saveFile, speak } from "./dom.js";
-import { clip, csvText, decimal, lower, plural, thousands } from "./format.js";
-import { kindWords } from "./card.js";
-import { surelyBelow } from "./compare.js";
-import { hasIntervals, metric, metricTitle, sidewards, withSpan } from "./metric.js";
+import { clip, csvText, decimal, kindWords, lower, plural, thousands } from "./format.js";
+import { hasIntervals, metric, metricTitle, sidewards, unit, withSpan } from "./metric.js";
 import { currentSource, groupOf, groupTitle } from "./plane.js";
 import { choose, listen, select, state, toggle } from "./state.js";
 
@@ -81,8 +80,8 @@ function columns() {
     block.groupings.length
       ? { key: "group", title: "Group", value: (client) => groupTitle(groupOf(client)), text: true, cell: groupCell }
       : null,
-    { key: "train", title: "Train", value: (client) => clients.train[client] },
-    clients.test[0] >= 0 ? { key: "test", title: "Test", value: (client) => clients.test[client] } : null,
+    { key: "train", title: "To train", value: (client) => clients.train[client] },
+    clients.test[0] >= 0 ? { key: "test", title: "To test", value: (client) => clients.test[client] } : null,
     clients.shares
       ? {
           key: "classes",
@@ -91,12 +90,12 @@ function columns() {
         }
       : null,
     block.sources.length && block.count <= 1000
-      ? { key: "near", title: "Nearest", value: nearness, cell: (client) => decimal(nearness(client)) }
+      ? { key: "near", title: "Cosine to nearest", value: nearness, cell: (client) => decimal(nearness(client)) }
       : null,
     own
       ? {
           key: "accuracy",
-          title: `${metricTitle()}, ${clip(own.label, 18)}`,
+          title: `${metricTitle()}${unit() && " in %"}, ${clip(own.label, 18)}`,
           value: (client) => own.value[client],
           cell: (client) => valueCell(own, client),
         }

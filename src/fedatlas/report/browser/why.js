@@ -1,15 +1,19 @@
 // Why clients are served badly, each cause with its evidence; and what to try.
 
+import { groupGap, worstClient } from "./answers.js";
 import { scatter } from "./chart.js";
+import { surelyBelow } from "./compare.js";
 import { labelShares, nearest } from "./data.js";
-import { copyButton, make, note, renew } from "./dom.js";
-import { clip, decimal, plural } from "./format.js";
-import { metric, metricTitle, told } from "./metric.js";
+import { clientLink, copyButton, make, note, renew } from "./dom.js";
+import { clip, decimal, kindWords, plural } from "./format.js";
+import { metric, metricTitle, sidewards, told, withSpan, worse } from "./metric.js";
 import { colourOf, currentSource } from "./plane.js";
 import { choose, listen, state } from "./state.js";
 import { known, mean, rankCorrelation } from "./stats.js";
 
 const MOST_NEAR = 1000;
+const MOST_WORST = 5;
+const NAMED = 8;
 let block = null;
 
 export function whyPart(data) {
@@ -29,7 +33,40 @@ function causes() {
   const scatters = make("div", { class: "scatters" }, charts);
   const labels = labelCause(own, tested);
   // Data that are wrong come first: they can be repaired.
-  return block.check && block.check.suspects.length ? [labels, scatters] : [scatters, labels];
+  return [worstList(own), ...(block.check?.suspects.length ? [labels, scatters] : [scatters, labels])];
+}
+
+function worstList(own) {
+  // The clients that are surely served worse than the mean, or the worst one, each with what stands out.
+  const below = surelyBelow(own).sort((a, b) => (worse(own.value[a], own.value[b]) ? -1 : 1));
+  const worst = worstClient(own);
+  const people = (below.length ? below : [worst]).slice(0, MOST_WORST);
+  const said = (client) => {
+    const found = (block.reasons[client] || []).map((one) => one.text);
+    const gap = groupGap(block, client);
+    const all = [...found, ...(gap ? [gap] : [])];
+    return all.length ? all.join("; ") : "nothing stands out in its size, classes, labels or distance from the others";
+  };
+  const rest = below.length - people.length;
+  return cause(
+    below.length ? `Surely ${sidewards()} the mean` : "The worst served",
+    below.length
+      ? `The whole interval of ${below.length === 1 ? "this client" : "these clients"} is ${sidewards()} the mean.`
+      : "",
+    make(
+      "ul",
+      { class: "reasons" },
+      people.map((client) =>
+        make(
+          "li",
+          {},
+          clientLink(block.clients.name[client], () => choose(client)),
+          `, ${withSpan(own, client)}: ${block.shared ? "reasons are left out of a copy that is shared" : said(client)}.`,
+        ),
+      ),
+      rest > 0 ? make("li", { class: "aside" }, `${plural(rest, "more client")}: filter the table above.`) : null,
+    ),
+  );
 }
 
 function cause(title, words, picture) {
@@ -37,14 +74,14 @@ function cause(title, words, picture) {
 }
 
 function correlationWords(found, more, less) {
-  if (!found) return "It does not vary, or there are too few clients to tell.";
+  if (!found) return "Too few clients to tell.";
   const span = `rank correlation ${decimal(found.value)}, 95 % interval ${decimal(found.low)} to ${decimal(found.high)}`;
   if (found.low > 0) return `${more} (${span}).`;
   if (found.high < 0) return `${less} (${span}).`;
   return `No clear relation (${span}).`;
 }
 
-function factor(own, tested, title, value, { xTitle, logarithmic = false, more, less }) {
+function factor(own, tested, title, value, { xTitle, logarithmic = false, more, less, same }) {
   const points = tested
     .map((client) => ({ client, x: value(client), y: own.value[client], color: colourOf(client) }))
     .filter((point) => !Number.isNaN(point.x));
@@ -52,13 +89,14 @@ function factor(own, tested, title, value, { xTitle, logarithmic = false, more, 
     points.map((point) => point.x),
     points.map((point) => point.y),
   );
+  const differ = new Set(points.map((point) => point.x)).size > 1;
+  if (!differ) return cause(title, `Not the reason: all clients have ${same(points[0]?.x)}.`);
   const words = metric.higher ? correlationWords(found, more, less) : correlationWords(found, less, more);
+  const name = points.length <= NAMED ? (client) => clip(block.clients.name[client], 14) : null;
   return cause(
     title,
     words,
-    new Set(points.map((point) => point.x)).size > 1
-      ? scatter(points, `${metricTitle()} by ${xTitle}: ${words}`, { xTitle, logarithmic, choose })
-      : null,
+    scatter(points, `${metricTitle()} by ${xTitle}: ${words}`, { xTitle, logarithmic, choose, name }),
   );
 }
 
@@ -66,6 +104,7 @@ function sizeCause(own, tested) {
   return factor(own, tested, "Size", (client) => block.clients.train[client], {
     xTitle: "training examples",
     logarithmic: true,
+    same: (count) => plural(count, "training example"),
     more: "Clients with more examples are served better",
     less: "Clients with more examples are served worse",
   });
@@ -73,10 +112,11 @@ function sizeCause(own, tested) {
 
 function distanceCause(own, tested) {
   const source = currentSource();
-  if (!source || block.count > MOST_NEAR || block.count < 5) return null;
+  if (!source || block.count > MOST_NEAR || block.count < 3) return null;
   const near = (client) => mean(nearest(source, client, 3, block.count).map((pair) => pair[1]));
   return factor(own, tested, "Distance from the others", near, {
-    xTitle: "mean cosine with the 3 nearest",
+    xTitle: `mean cosine with the ${Math.min(3, block.count - 1)} nearest`,
+    same: (value) => `the same cosine, ${decimal(value)}`,
     more: "Clients that are like others are served better",
     less: "Clients that are like others are served worse",
   });
@@ -91,6 +131,7 @@ function classCause(own, tested) {
     (client) => labelShares(block, client).filter((share) => share > 0).length,
     {
       xTitle: "classes that it has",
+      same: (count) => plural(count, "class", "es"),
       more: "Clients with more classes are served better",
       less: "Clients with more classes are served worse",
     },
@@ -119,13 +160,9 @@ function suspectLine(own) {
   return make(
     "li",
     {},
-    make(
-      "button",
-      { type: "button", class: "link", on: { click: () => choose(own.client) } },
-      make("bdi", {}, clip(block.clients.name[own.client], 40)),
-    ),
-    `: ${own.text || own.kind.replaceAll("-", " ")}`,
-    own.look ? make("small", {}, ` Look at ${own.look}.`) : null,
+    clientLink(block.clients.name[own.client], () => choose(own.client)),
+    `: ${own.text || kindWords(own.kind)}.`,
+    own.look ? make("span", { class: "aside" }, ` Look at ${own.look}.`) : null,
   );
 }
 
@@ -147,7 +184,7 @@ function shiftPart() {
           make(
             "span",
             { class: `tag${own.found ? " found" : ""}` },
-            own.found ? `differ, ${own.strength.toFixed(2)}` : "no",
+            own.found ? `differ, strength ${own.strength.toFixed(2)}` : "do not differ",
           ),
         ),
         make("dd", {}, own.evidence),

@@ -1,0 +1,126 @@
+// The answers first: whose data look wrong, who is served worst and why, and what to try.
+
+import { clientLink, copyButton, make } from "./dom.js";
+import { clip, kindWords, plural } from "./format.js";
+import { bare, metric, signed, told, withSpan, worse, worstOf } from "./metric.js";
+import { groupOf, groupTitle } from "./plane.js";
+import { choose, state } from "./state.js";
+import { known, mean } from "./stats.js";
+
+const MOST_NAMED = 4;
+const GAP = 0.1;
+
+export function answersPart(block) {
+  const found = [wrongAnswer(block), worstAnswer(block), tryAnswer(block)].filter(Boolean);
+  return found.length ? make("div", { id: "answers", class: "answers" }, found) : null;
+}
+
+function answer(question, ...children) {
+  return make("div", { class: "answer" }, make("h2", {}, question), children);
+}
+
+function link(block, client) {
+  return clientLink(block.clients.name[client], () => choose(client));
+}
+
+function wrongAnswer(block) {
+  if (!block.check) return null;
+  const people = [...new Set(block.check.suspects.map((own) => own.client))];
+  if (!people.length) return answer("Whose data look wrong?", make("p", {}, "The check suspects no client."));
+  const kinds = (client) => [
+    ...new Set(block.check.suspects.filter((own) => own.client === client).map((own) => kindWords(own.kind))),
+  ];
+  const rest = people.length - MOST_NAMED;
+  return answer(
+    "Whose data look wrong?",
+    make(
+      "ul",
+      {},
+      people
+        .slice(0, MOST_NAMED)
+        .map((client) => make("li", {}, link(block, client), ` (${kinds(client).join(", ")})`)),
+      rest > 0 ? make("li", { class: "aside" }, `and ${plural(rest, "more client")}`) : null,
+    ),
+  );
+}
+
+export function worstClient(own) {
+  const worst = own.value.indexOf(worstOf(known([...own.value])));
+  return worst < 0 ? null : worst;
+}
+
+function worstAnswer(block) {
+  const own = block.algorithms[0];
+  const client = own ? worstClient(own) : null;
+  if (client === null) return null;
+  const others = block.algorithms.slice(1, 3).map((one) => `, ${withSpan(one, client)} under ${clip(one.label, 24)}`);
+  const where = others.length ? ` under ${clip(own.label, 24)}${others.join("")}` : "";
+  return answer(
+    "Who is served worst?",
+    make("p", {}, link(block, client), `: ${metric.title} ${withSpan(own, client)}${where}`),
+    make("p", { class: "aside" }, mainReason(block, client)),
+  );
+}
+
+function mainReason(block, client) {
+  const reasons = block.reasons[client] || [];
+  const gap = groupGap(block, client);
+  const first = reasons.find((one) => one.kind !== "few-tests")?.text ?? gap ?? reasons[0]?.text;
+  if (first) return first[0].toUpperCase() + first.slice(1);
+  return block.shared
+    ? "Reasons are left out of a copy that is shared."
+    : "Nothing stands out in its size, its classes, its labels or its distance from the others.";
+}
+
+export function groupGap(block, client) {
+  // A sentence where the client's whole group is served worse than the others.
+  const own = block.algorithms[state.algorithm];
+  const group = groupOf(client);
+  if (!own || !block.groupings.length || group < 0) return null;
+  const values = [true, false].map((same) =>
+    known([...own.value].filter((_, other) => (groupOf(other) === group) === same && !block.clients.held_out[other])),
+  );
+  if (values[0].length < 2) return null; // it is alone
+  const means = values.map(mean);
+  const gap = metric.percent ? GAP : GAP * Math.abs(means[1]);
+  if (!(worse(means[0], means[1]) && Math.abs(means[0] - means[1]) > gap)) return null;
+  return `its whole group, ${clip(groupTitle(group), 40)}, is served badly: mean ${metric.title} ${told(means[0])}, of the others ${told(means[1])}`;
+}
+
+export function commandsFor(block, client) {
+  // The commands of the advice that name a client.
+  const name = JSON.stringify(block.clients.name[client]);
+  return block.advice.filter((own) => own.command.includes(name));
+}
+
+function betterAnswer(block) {
+  // The algorithm that is surely better than the first one, by the most.
+  const sure = block.differences
+    .map((row, i) => ({ i, value: row[0][0], half: row[0][1], over: row[0][2] }))
+    .filter((one) => one.half !== null && worse(0, one.value) && Math.abs(one.value) > one.half)
+    .sort((a, b) => (worse(a.value, b.value) ? 1 : -1));
+  if (!sure.length) return null;
+  const [{ i, value, half, over }] = sure;
+  const [better, first] = [block.algorithms[i].label, block.algorithms[0].label];
+  return make(
+    "p",
+    {},
+    make("b", {}, clip(better, 28)),
+    `: ${signed(value, half)} ± ${bare(half, half)}${metric.percent ? " points" : ""} of ${metric.title} against ${clip(first, 24)}, over ${over}.`,
+  );
+}
+
+function tryAnswer(block) {
+  if (!block.advice.length) return null;
+  const first = block.check?.suspects[0];
+  const named = first ? commandsFor(block, first.client) : [];
+  const own = named[0] || block.advice.find((one) => one.command.startsWith("fedatlas train")) || block.advice[0];
+  const more = block.advice.length - 1;
+  return answer(
+    "What to try first?",
+    first?.look ? make("p", {}, `Look at ${first.look}.`) : betterAnswer(block),
+    own.why ? make("p", { class: "aside" }, own.why[0].toUpperCase() + own.why.slice(1)) : null,
+    make("div", { class: "code" }, make("code", { tabindex: 0 }, own.command), copyButton(own.command)),
+    more > 0 ? make("a", { href: "#try" }, `${plural(more, "more command")}`) : null,
+  );
+}
