@@ -1,4 +1,5 @@
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import torch
 
 from atlases import blocks, three
 from fedatlas.atlas import Atlas
-from fedatlas.atlas.plane import principal
+from fedatlas.atlas.plane import place, principal
 from fedatlas.errors import UsageError
 from fedatlas.seeds import generator
 from raising import raises
@@ -56,6 +57,26 @@ def test_tsne_repeats_from_its_seed_and_keeps_bundles_together() -> None:
     assert nearest.tolist() == [0, 1, 2] * 8
     with raises(UsageError, "out-of-range", what="clients"):
         three().map2d("tsne")
+
+
+@pytest.mark.skipif(find_spec("umap") is None, reason="needs umap-learn: pip install umap-learn")
+def test_umap_repeats_from_its_seed_keeps_bundles_together_and_takes_a_handful() -> None:
+    atlas = blocks()
+    places = atlas.map2d("umap", half="feature", seed=1)
+    np.testing.assert_array_equal(places, atlas.map2d("umap", half="feature", seed=1))
+    centres = np.stack([places[i::3].mean(0) for i in range(3)])
+    nearest = np.linalg.norm(places[:, None] - centres[None], axis=2).argmin(1)
+    assert nearest.tolist() == [0, 1, 2] * 8
+    for points in (torch.eye(4), torch.ones(6, 4)):  # the fewest, and clients that are all the same
+        assert np.isfinite(place(points, "umap", 0)).all()
+    with raises(UsageError, "out-of-range", what="clients"):
+        three().map2d("umap")
+
+
+@pytest.mark.skipif(find_spec("umap") is not None, reason="umap-learn is installed")
+def test_without_umap_learn_the_error_says_what_to_install() -> None:
+    with raises(UsageError, "extra-missing", extra="umap-learn"):
+        blocks().map2d("umap")
 
 
 def test_groups_of_one_half_look_at_nothing_else() -> None:

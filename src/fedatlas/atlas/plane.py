@@ -3,13 +3,15 @@
 scikit-learn is imported where it is used: it takes seconds, and most runs have no need of it.
 """
 
+import warnings
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedatlas.atlas.grouping import group_clients
 from fedatlas.errors import UsageError, expect_number, unknown_name
-from fedatlas.seeds import derive
+from fedatlas.seeds import derive, numpy_generator
 
 
 def group_labels(points: Tensor, count: int, method: str, seed: int) -> Tensor:
@@ -48,14 +50,24 @@ def place(points: Tensor, method: str, seed: int) -> np.ndarray:
 
 def _by_umap(points: Tensor, seed: int) -> np.ndarray:
     try:
-        from umap import UMAP
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", ImportWarning
+            )  # it says that a part which is not used here needs tensorflow
+            from umap import UMAP
     except ImportError as error:
         raise UsageError(
             "umap needs the package umap-learn: pip install umap-learn; or use tsne.",
             code="extra-missing",
             extra="umap-learn",
         ) from error
-    mapping = UMAP(n_neighbors=min(15, len(points) - 1), random_state=_state(seed, "umap"))
+    # From the principal components, as a spectral start fails for a handful of clients; with one thread, as several
+    # would make the places differ from time to time.
+    start = principal(points)
+    start = 10 * start / max(float(np.abs(start).max()), 1e-12)
+    start = (start + 1e-3 * numpy_generator(seed, "umap").normal(size=start.shape)).astype(np.float32)  # none are equal
+    neighbours = min(15, len(points) - 1)
+    mapping = UMAP(n_neighbors=neighbours, init=start, random_state=_state(seed, "umap"), n_jobs=1)
     return np.asarray(mapping.fit_transform(points.numpy()), dtype=np.float64)
 
 

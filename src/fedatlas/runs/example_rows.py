@@ -72,7 +72,7 @@ class _Cells:
         """(columns,): standard deviations, 1 for a column whose values are all the same."""
         here = np.maximum(self.here, 1)
         variance = self.squares / here - (self.total / here) ** 2
-        return np.where(variance > 0, np.sqrt(np.maximum(variance, 0)), 1.0)
+        return np.asarray(np.where(variance > 0, np.sqrt(np.maximum(variance, 0)), 1.0))
 
     def usual(self, table: Table, j: int) -> str:
         """Return a typical value of a column: its mean, or its commonest category."""
@@ -96,7 +96,7 @@ def _differences(own: _Cells, others: _Cells, spread: Floats) -> Floats:
     for j in own.of_each:
         shares = [side.of_each[j] / max(int(side.here[j]), 1) for side in (own, others)]
         apart[j] = np.abs(shares[0] - shares[1]).sum() if both[j] else 0.0
-    return np.maximum(off, np.nan_to_num(apart))
+    return np.asarray(np.maximum(off, np.nan_to_num(apart)))
 
 
 def _rows(data: Dataset, table: Table, everyone: _Cells, own: Tensor, count: int) -> np.ndarray:

@@ -67,9 +67,13 @@ function printLight(renewTheme) {
   };
   window.addEventListener("beforeprint", () => {
     before = document.documentElement.dataset.theme;
+    document.documentElement.dataset.printing = "1";
     turn("light");
   });
-  window.addEventListener("afterprint", () => turn(before));
+  window.addEventListener("afterprint", () => {
+    delete document.documentElement.dataset.printing;
+    turn(before);
+  });
 }
 
 // Each section is made when its turn comes, so that the map is painted before the rest is computed.

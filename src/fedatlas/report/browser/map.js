@@ -22,7 +22,7 @@ export function mapSection(data) {
     "aria-label": `Map of ${plural(sheet.block.count, "client")}. Arrow keys move between clients, Enter chooses one, Space adds it to the selection, Escape clears.`,
   });
   const tip = make("div", { id: "tip", class: "tip", "aria-hidden": "true" });
-  const frame = make("div", { class: "map-frame" }, sheet.canvas, tip, tools());
+  const frame = make("div", { class: "map-frame" }, tools(), sheet.canvas, tip);
   const node = make(
     "div",
     { class: "map" },

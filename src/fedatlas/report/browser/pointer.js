@@ -103,7 +103,7 @@ function showTip(tip, client, at = null) {
   const right = at[0] > sheet.width / 2;
   tip.style.left = right ? "auto" : `${at[0] + 16}px`;
   tip.style.right = right ? `${sheet.width - at[0] + 16}px` : "auto";
-  tip.style.top = `${at[1] + 12}px`;
+  tip.style.top = `${at[1] + sheet.canvas.offsetTop + 12}px`;
 }
 
 export function onKey(event) {

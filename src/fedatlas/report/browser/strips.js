@@ -72,15 +72,16 @@ function others() {
 
 function groupsHead() {
   const own = block.algorithms[state.algorithm];
+  const inPercent = unit() && " in %";
   const heads = own
     ? [
         "Group",
         "Clients",
-        `${metricTitle()}${unit() && " in %"}, ${clip(own.label, 24)}`,
-        "Mean",
+        `Mean${inPercent}`,
         "Worst",
         "Spread",
         ...others().map((one) => `Mean, ${clip(one.label, 20)}`),
+        `${metricTitle()}${inPercent}, ${clip(own.label, 24)}`,
       ]
     : ["Group", "Clients", "Training examples", "Labels"];
   return make(
@@ -118,11 +119,11 @@ function groupRow([group, clients]) {
   const [centre, worst] = [mean(values), worstOf(values)];
   const about = values.length ? `mean ${told(centre)}, worst ${told(worst)}` : "not tested";
   row.append(
-    make("td", {}, dotStrip(values, about, { color: kindColor(group < 0 ? 0 : group) })),
     make("td", {}, bare(centre)),
     make("td", {}, bare(worst)),
     make("td", {}, values.length > 1 ? bare(deviation(values)) : "–"),
     ...others().map((one) => make("td", {}, bare(mean(known(clients.map((client) => one.value[client])))))),
+    make("td", {}, dotStrip(values, about, { color: kindColor(group < 0 ? 0 : group) })),
   );
   return row;
 }

@@ -77,6 +77,25 @@ function columns() {
   const own = block.algorithms[state.algorithm];
   const found = [
     { key: "name", title: "Client", value: (client) => clients.name[client], text: true },
+    own
+      ? {
+          key: "accuracy",
+          title: `${metricTitle()}${unit() && " in %"}, ${clip(own.label, 18)}`,
+          value: (client) => own.value[client],
+          cell: (client) => valueCell(own, client),
+        }
+      : null,
+    {
+      key: "reasons",
+      title: "What stands out",
+      value: (client) => 10 * block.suspicion[client] + reasonsOf(client).length,
+      cell: reasonCell,
+      left: true,
+      csv: (client) =>
+        reasonsOf(client)
+          .map((one) => one.text)
+          .join("; "),
+    },
     block.groupings.length
       ? { key: "group", title: "Group", value: (client) => groupTitle(groupOf(client)), text: true, cell: groupCell }
       : null,
@@ -92,24 +111,6 @@ function columns() {
     block.sources.length && block.count <= 1000
       ? { key: "near", title: "Cosine to nearest", value: nearness, cell: (client) => decimal(nearness(client)) }
       : null,
-    own
-      ? {
-          key: "accuracy",
-          title: `${metricTitle()}${unit() && " in %"}, ${clip(own.label, 18)}`,
-          value: (client) => own.value[client],
-          cell: (client) => valueCell(own, client),
-        }
-      : null,
-    {
-      key: "reasons",
-      title: "What stands out",
-      value: (client) => 10 * block.suspicion[client] + reasonsOf(client).length,
-      cell: reasonCell,
-      csv: (client) =>
-        reasonsOf(client)
-          .map((one) => one.text)
-          .join("; "),
-    },
   ];
   return found.filter(Boolean);
 }
@@ -195,7 +196,11 @@ function fillTable(node, update) {
   const sorter = (column) =>
     make(
       "th",
-      { scope: "col", "aria-sort": column.key === key ? (down ? "descending" : "ascending") : null },
+      {
+        scope: "col",
+        class: side(column),
+        "aria-sort": column.key === key ? (down ? "descending" : "ascending") : null,
+      },
       make(
         "button",
         { type: "button", "data-sort": column.key, on: { click: () => sortBy(column.key) } },
@@ -247,6 +252,10 @@ function fillTable(node, update) {
   );
 }
 
+function side(column) {
+  return column.text || column.left ? "left" : null;
+}
+
 function tableRow(client, own) {
   const name = block.clients.name[client];
   const tick = make("input", {
@@ -267,7 +276,7 @@ function tableRow(client, own) {
     own.map((column) => {
       if (column.key === "name") return make("th", { scope: "row" }, link);
       const value = column.cell ? column.cell(client) : column.value(client);
-      return make("td", {}, typeof value === "number" ? thousands(value) : value);
+      return make("td", { class: side(column) }, typeof value === "number" ? thousands(value) : value);
     }),
   );
 }

@@ -13,6 +13,7 @@ import { known, mean } from "./stats.js";
 const MOST_LINES = 8;
 const MOST_SELECTED = 5;
 const STEP = 700;
+const PAPER = 345;
 let block = null;
 let words = null;
 let slide = null;
@@ -45,9 +46,8 @@ function fillPanels(node) {
   const own = block.algorithms[state.algorithm];
   const at = own.frames ? own.frames.rounds[state.frame ?? own.frames.rounds.length - 1] : null;
   const last = Math.max(...block.algorithms.map((one) => one.rounds));
-  const wide = node.clientWidth || Math.min(innerWidth, 1180);
-  const width = wide < 700 ? Math.max(300, wide) : (wide - 28) / 2;
-  const size = { at, width, height: 250, span: [0, last] };
+  const [width, height] = panelSize(node);
+  const size = { at, width, height, span: [0, last] };
   const under = clip(own.label, 28);
   renew(
     node,
@@ -59,8 +59,15 @@ function fillPanels(node) {
     own.weights
       ? panel("Weight in the mean", `by group and client, ${under}`, weightTracks(own), { ...size, shares: true })
       : null,
-    own.frames ? clientsNow(own, at, width) : null,
+    own.frames ? clientsNow(own, at, width, height) : null,
   );
+}
+
+function panelSize(node) {
+  // Two panels side by side, on paper too; one above the other on a phone.
+  if (document.documentElement.dataset.printing) return [PAPER, 200];
+  const wide = node.clientWidth || Math.min(innerWidth, 1180);
+  return [wide < 700 ? Math.max(300, wide) : (wide - 28) / 2, 250];
 }
 
 function panel(title, small, tracks, options) {
@@ -149,7 +156,7 @@ function weightTracks(own) {
   return [...groups, ...clients];
 }
 
-function clientsNow(own, at, width) {
+function clientsNow(own, at, width, height) {
   const frame = state.frame ?? own.frames.rounds.length - 1;
   const points = Array.from({ length: block.count }, (_, client) => ({
     client,
@@ -162,7 +169,11 @@ function clientsNow(own, at, width) {
     "figure",
     { class: "curve" },
     make("h3", {}, `Each client in round ${at}`, make("small", {}, ` ${metric.title}${unit() && " in %"}`)),
-    dotStack(points, `${metricTitle()} of ${plural(points.length, "client")} in round ${at}`, { width, choose }),
+    dotStack(points, `${metricTitle()} of ${plural(points.length, "client")} in round ${at}`, {
+      width,
+      height,
+      choose,
+    }),
   );
 }
 
