@@ -66,7 +66,7 @@ function mainReason(block, client) {
   const reasons = block.reasons[client] || [];
   const gap = groupGap(block, client);
   const first = reasons.find((one) => one.kind !== "few-tests")?.text ?? gap ?? reasons[0]?.text;
-  if (first) return first[0].toUpperCase() + first.slice(1);
+  if (first) return `What stands out: ${first}`;
   return block.shared
     ? "Reasons are left out of a copy that is shared."
     : "Nothing stands out in its size, its classes, its labels or its distance from the others.";

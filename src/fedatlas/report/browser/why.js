@@ -13,6 +13,7 @@ import { known, mean, rankCorrelation } from "./stats.js";
 
 const MOST_NEAR = 1000;
 const MOST_WORST = 5;
+const MOST_LOOKS = 6;
 const NAMED = 8;
 let block = null;
 
@@ -215,5 +216,21 @@ export function commandLine(command, why) {
 
 export function tryPart(data) {
   if (!data.advice.length) return null;
-  return data.advice.map((own) => commandLine(own.command, own.why));
+  const looks = new Set((data.check?.suspects || []).map((own) => own.look).filter(Boolean));
+  const first = [...looks].slice(0, MOST_LOOKS);
+  return [
+    first.length
+      ? make(
+          "div",
+          { class: "looks" },
+          make("p", {}, "First look at"),
+          make(
+            "ul",
+            { class: "reasons" },
+            first.map((look) => make("li", {}, look)),
+          ),
+        )
+      : null,
+    data.advice.map((own) => commandLine(own.command, own.why)),
+  ];
 }
