@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
+from fedatlas.algorithms.moving_norm import moving_batch_norm
 from fedatlas.parts.context import ClientContext
 
 
@@ -35,11 +36,16 @@ def logits_along(local: ClientContext, inputs: Tensor, direction: Tensor) -> tup
 
 
 class _PlainForms(TorchFunctionMode):
-    """Spells out what torch's own kernels cannot in this mode: attention, and norms, whose statistics they take for
-    constants where the change is differentiated."""
+    """Spells out what torch's own kernels cannot in this mode, or do with much to spare.
+
+    Its norms take their statistics for constants where the change is differentiated, and attention has no such mode.
+    Its convolutions and linear maps add a product with the weights' change, which is zero here, and differentiate it.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in _LINEAR:
+            return _linear_map(func, *args, **kwargs)
         if func is F.scaled_dot_product_attention:
             return _attention(*args, **kwargs)
         if func is F.layer_norm:
@@ -51,8 +57,29 @@ class _PlainForms(TorchFunctionMode):
         given = bound.arguments
         if not given["training" if func is F.batch_norm else "use_input_stats"]:
             return func(*args, **kwargs)
-        x: Tensor = given["input"]
-        return _norm(x, given["weight"], given["bias"], given["eps"], over_batch=func is F.batch_norm)
+        x, weight, bias, eps = (given[name] for name in ("input", "weight", "bias", "eps"))
+        value, change = forward_ad.unpack_dual(x)
+        if func is F.batch_norm and change is not None and not _moves(weight, bias):
+            return forward_ad.make_dual(*moving_batch_norm(value, change, weight, bias, eps))
+        return _norm(x, weight, bias, eps, over_batch=func is F.batch_norm)
+
+
+_LINEAR = (F.linear, F.conv1d, F.conv2d, F.conv3d)
+
+
+def _moves(*tensors: Tensor | None) -> bool:
+    """Return whether a tensor changes along the direction."""
+    return any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+
+
+def _linear_map(func: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+    """Return what a map that is linear in ``x`` gives: its change is the same map of the change of ``x``."""
+    value, change = forward_ad.unpack_dual(x)
+    if change is None or _moves(weight, bias):
+        plain: Tensor = func(x, weight, bias, *args, **kwargs)
+        return plain
+    answer = func(value, weight, bias, *args, **kwargs)
+    return forward_ad.make_dual(answer, func(change, weight, None, *args, **kwargs))
 
 
 def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, over_batch: bool) -> Tensor:
