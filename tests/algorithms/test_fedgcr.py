@@ -306,14 +306,29 @@ def test_the_alignment_is_to_features_without_dropout() -> None:
 
 
 def test_recipes_pass_their_switches_on() -> None:
-    options: dict[str, Any] = {"similarity": "dot", "covariance": "full", "after_training": True}
+    options: dict[str, Any] = {"similarity": "dot", "covariance": "full", "after_training": True, "by_run": True}
+    options["gc_layers"] = 3
     for algorithm in (fedgc(**options), fedgcr(**options), fedgcr(**options, preset="as_published_code")):
         (term,) = [term for term in algorithm.objective if isinstance(term, GroupCustomization)]
         (centres,) = [rule for rule in algorithm.server if isinstance(rule, GroupCentres)]
         assert isinstance(centres.groups, TypeGroups)
-        assert (term.similarity, centres.groups.covariance) == ("dot", "full")
+        assert (term.similarity, centres.groups.covariance, centres.groups.by_run) == ("dot", "full", True)
+        assert [one.layers for one in algorithm.extensions if isinstance(one, Customized)] == [3]
         assert TypeVector(after_training=True) in algorithm.objective
     assert TypeVector(after_training=True) in fedgr(after_training=True).objective
+    (weighting,) = [link for link in fedgr(by_run=True).weighting if isinstance(link, GroupLoss)]
+    assert weighting.groups == TypeGroups(by_run=True)
+
+
+def test_gc_net_has_the_layers_that_are_asked_for() -> None:
+    """Of width 32: one linear map has 32 x 32 + 32 = 1056 numbers; three layers have 32 x 128 + 128, 128 x 128 + 128
+    and 128 x 32 + 32, together 24864."""
+    for layers, count in ((1, 1056), (3, 24864)):
+        model = fedgc(gc_layers=layers).extend(tiny_vit())
+        assert isinstance(model, CustomizedClassifier)
+        assert sum(w.numel() for w in model.gc_net.parameters()) == count
+    with raises(UsageError, "out-of-range", setting="Customized(layers)", got=0):
+        fedgcr(gc_layers=0)
 
 
 def test_clients_step_with_adamw() -> None:

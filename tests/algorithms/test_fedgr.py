@@ -246,3 +246,15 @@ def test_the_group_s_loss_does_not_count_before_a_long_delay_is_over() -> None:
     """delay 3, delta 1, gamma 0.5: beta is 0 up to round 3, then 1/2."""
     weighting = GroupLoss(delay=3, delta=1.0, gamma=0.5)
     assert [weighting.beta(number) for number in (1, 2, 3, 4)] == [0, 0, 0, 0.5]
+
+
+def test_the_run_s_seed_draws_the_starts_only_where_asked() -> None:
+    """Five vectors in a row and one start of k-means for two groups: where it ends depends on where it begins."""
+    given = cohort((1,) * 5, (1,) * 5, [(float(i),) for i in range(5)])
+
+    def found(by_run: bool) -> set[tuple[int, ...]]:
+        groups = TypeGroups(num_groups=2, method="kmeans", n_init=1, by_run=by_run)
+        return {tuple(groups.labels(replace(given, seed=seed)).tolist()) for seed in range(12)}
+
+    assert len(found(by_run=False)) == 1
+    assert len(found(by_run=True)) > 1

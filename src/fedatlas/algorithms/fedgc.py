@@ -12,7 +12,7 @@ parameters, z_0 under the received ones, z_prev under those with which the clien
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -26,7 +26,7 @@ from fedatlas.algorithms.registry import recipe
 from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError
 from fedatlas.models.head import head_parameters
-from fedatlas.models.prompted import CustomizedClassifier, PromptedClassifier, TypePrompted
+from fedatlas.models.prompted import GC_NET_LAYERS, CustomizedClassifier, PromptedClassifier, TypePrompted
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.context import ClientContext
 from fedatlas.parts.extension import Extension
@@ -48,6 +48,18 @@ class Customized(Extension):
 
     mix_in_batch: bool = False
     """Give, in training, an image the shifts of others of its batch, as the authors' code does."""
+    layers: int = GC_NET_LAYERS
+    """Of GC-Net."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.layers < 1:
+            raise UsageError(
+                f"Customized(layers) must be at least 1, got {self.layers}.",
+                code="out-of-range",
+                setting="Customized(layers)",
+                got=self.layers,
+            )
 
     def extend(self, model: nn.Module) -> nn.Module:
         """Return the model with GC-Net; one that makes type-specific prompts already stays as it is."""
@@ -60,7 +72,7 @@ class Customized(Extension):
                 code="model-unfit",
                 got=type(model).__name__,
             )
-        return CustomizedClassifier(model, mix_in_batch=self.mix_in_batch)
+        return CustomizedClassifier(model, mix_in_batch=self.mix_in_batch, layers=self.layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,14 +241,17 @@ def fedgc(
     similarity: Similarity = "cosine",
     covariance: str = "diag",
     after_training: bool = False,
+    by_run: bool = False,
+    gc_layers: int = GC_NET_LAYERS,
 ) -> Algorithm:
     """FedAvg over a frozen ViT whose prompts are customized to each image's type, drawn to those of its group.
 
     Groups are found in each round from the clients' type-specific prompts, or once from an ``atlas``.
     """
-    groups = grouping_by(atlas, TypeGroups(num_groups=num_groups, method=method, covariance=covariance))
+    groups = grouping_by(atlas, TypeGroups(num_groups=num_groups, method=method, covariance=covariance, by_run=by_run))
     term = GroupCustomization(lambda1=lambda1, lambda2=lambda2, tau=tau, tau_alignment=tau, similarity=similarity)
-    return customizing(groups, term, TypeVector(after_training=after_training))
+    customized = customizing(groups, term, TypeVector(after_training=after_training))
+    return replace(customized, extensions=(Customized(layers=gc_layers),))
 
 
 def customizing(groups: Grouping, term: GroupCustomization, vector: TypeVector) -> Algorithm:

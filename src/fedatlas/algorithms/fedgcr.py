@@ -13,6 +13,7 @@ from fedatlas.algorithms.fedgc import ADAMW, Customized, GroupCustomization, Sim
 from fedatlas.algorithms.fedgr import Grouped, GroupLoss, TypeGroups, TypeVector, grouping_by, reweight
 from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import unknown_name
+from fedatlas.models.prompted import GC_NET_LAYERS
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import Adam
 
@@ -55,6 +56,8 @@ def fedgcr(
     similarity: Similarity = "cosine",
     covariance: str = "diag",
     after_training: bool = False,
+    by_run: bool = False,
+    gc_layers: int = GC_NET_LAYERS,
 ) -> Algorithm:
     """A frozen ViT whose prompts are customized to each image's type, and groups with a high loss count more.
 
@@ -64,13 +67,14 @@ def fedgcr(
     if preset not in PRESETS:
         raise unknown_name("preset of fedgcr", preset, PRESETS)
     parts = PRESETS[preset]
-    found = replace(parts.groups, covariance=covariance, **_given(num_groups=num_groups, method=method))
+    found = replace(parts.groups, covariance=covariance, by_run=by_run, **_given(num_groups=num_groups, method=method))
     groups = grouping_by(atlas, found)
     given = _given(lambda1=lambda1, lambda2=lambda2, tau=tau, tau_alignment=tau)
     term = replace(parts.term, similarity=similarity, **given)
     weighting = replace(parts.weighting, groups=groups, **_given(q=q, delta=delta, gamma=gamma))
     vector = TypeVector(after_training=after_training)
-    customized = replace(customizing(groups, term, vector), optimizer=parts.optimizer, extensions=(parts.model,))
+    model = replace(parts.model, layers=gc_layers)
+    customized = replace(customizing(groups, term, vector), optimizer=parts.optimizer, extensions=(model,))
     return replace(reweight(customized, weighting, vector), name="fedgcr")
 
 

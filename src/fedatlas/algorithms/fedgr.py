@@ -122,6 +122,8 @@ class TypeGroups:
     """Starts of which the best is taken."""
     seed: int = 0
     """Of the starts, with the round."""
+    by_run: bool = False
+    """Let the run's seed draw the starts, and not ``seed``."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -146,7 +148,7 @@ class TypeGroups:
             method=self.method,
             covariance=self.covariance,
             n_init=self.n_init,
-            seed=derive(self.seed, TYPE_VECTOR, cohort.round),
+            seed=derive(cohort.seed, TYPE_VECTOR) if self.by_run else derive(self.seed, TYPE_VECTOR, cohort.round),
         )
 
     def labels(self, cohort: Cohort) -> Tensor:
@@ -316,13 +318,14 @@ def fedgr(
     atlas: Grouped | str | Path | None = None,
     covariance: str = "diag",
     after_training: bool = False,
+    by_run: bool = False,
 ) -> Algorithm:
     """Any base algorithm (FedAvg if none is given) in which clients and groups of clients with a high loss count more.
 
     Groups are found in each round from what the clients' examples look like to the model, or once from an ``atlas``,
     given itself or as its file.
     """
-    groups = grouping_by(atlas, TypeGroups(num_groups=num_groups, method=method, covariance=covariance))
+    groups = grouping_by(atlas, TypeGroups(num_groups=num_groups, method=method, covariance=covariance, by_run=by_run))
     weighting = GroupLoss(groups=groups, q=q, delta=delta, gamma=gamma)
     return reweight(base if base is not None else fedavg(), weighting, TypeVector(after_training=after_training))
 

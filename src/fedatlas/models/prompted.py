@@ -9,6 +9,7 @@ Only the prompts p, GC-Net and the head are trained, and so only they travel.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
@@ -33,7 +34,7 @@ HUB_PREFIX = "hf:"
 UNTRAINED = "untrained"
 DEFAULT_WEIGHTS = "cifar10"
 PROMPT_STD = 0.02
-GC_NET_RATIO = 4
+GC_NET_RATIO, GC_NET_LAYERS = 4, 2
 
 
 @runtime_checkable
@@ -90,13 +91,13 @@ class CustomizedClassifier(PromptedClassifier):
     image i the shift of image ``(n i + j) mod B``, as the authors' code does by mistake.
     """
 
-    def __init__(self, plain: PromptedClassifier, *, mix_in_batch: bool = False) -> None:
+    def __init__(self, plain: PromptedClassifier, *, mix_in_batch: bool = False, layers: int = GC_NET_LAYERS) -> None:
         rate = plain.relative_rates["prompts"]
         super().__init__(plain.encoder, plain.prompts, plain.head, prompt_rate=rate, dropout=plain.dropout)
         width = plain.encoder.width
-        self.gc_net = nn.Sequential(
-            nn.Linear(width, GC_NET_RATIO * width), nn.ReLU(), nn.Linear(GC_NET_RATIO * width, width)
-        )
+        sizes = [width, *[GC_NET_RATIO * width] * (layers - 1), width]
+        steps = [step for one, other in pairwise(sizes) for step in (nn.Linear(one, other), nn.ReLU())]
+        self.gc_net = nn.Sequential(*steps[:-1])
         self.mix_in_batch = mix_in_batch
         self._last_pass = LastPass()
 
