@@ -36,6 +36,7 @@ HELP: Mapping[str, str] = {
     "report": "print the page of this file of numbers, and measure nothing",
     "sets": "data sets, comma separated",
     "settings": "federations, comma separated",
+    "weights": "file of the frozen backbone, or hf:NAME; the one that ships if empty",
 }
 """What the scripts' own options are for."""
 

@@ -67,7 +67,12 @@ def gather(variants: Sequence[Variant], out: Path) -> dict[str, dict[str, Number
 def main() -> None:
     """Measure what is missing, and write the tables."""
     options = read_options(
-        "What docs/evidence/fedgcr.md says", rounds=ROUNDS, quick_rounds=2, minutes=9.0, precision="bfloat16"
+        "What docs/evidence/fedgcr.md says",
+        rounds=ROUNDS,
+        quick_rounds=2,
+        minutes=9.0,
+        precision="bfloat16",
+        weights="",
     )
     trainings, timed = plan(options), costs(options)
     measure(timed, replace(options, jobs=1))

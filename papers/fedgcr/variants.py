@@ -5,12 +5,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
+from fedatlas.errors import DataError
+from fedatlas.models.prompted import HUB_PREFIX
 from papers.fedgcr.data import TYPES
 from papers.fedgcr.measuring import measured
 from papers.options import Options, read_options
 from papers.tables import Cell, Table, Variant, measure, write_table
 
 ROUNDS = 50
+SHAPE = ("patch", "width", "depth", "heads")
+"""What a file of weights says of the network that it is of."""
 METHODS: Mapping[str, str] = MappingProxyType(
     {
         "FedAvg": "fedavg",
@@ -52,7 +58,26 @@ TINY = MappingProxyType({"weights": "untrained", "width": 16, "depth": 1, "heads
 
 def options_for(description: str, *, seeds: Sequence[int] = (0, 1, 2)) -> Options:
     """Return what a table's command line says."""
-    return read_options(description, rounds=ROUNDS, quick_rounds=2, seeds=seeds)
+    return read_options(description, rounds=ROUNDS, quick_rounds=2, seeds=seeds, weights="")
+
+
+def backbone(options: Options) -> dict[str, Any]:
+    """Return the options of ``prompted_vit``: none for the backbone that ships, else a file and the shape in it."""
+    file = options.extra.get("weights", "")
+    if not file:
+        return {}
+    if file.startswith(HUB_PREFIX):
+        return {"backbone": file}
+    try:
+        with safe_open(file, "pt") as opened:
+            shape = {name: int(value) for name, value in (opened.metadata() or {}).items() if name in SHAPE}
+    except (OSError, SafetensorError, ValueError) as error:
+        raise DataError(
+            f"--weights {file} cannot be read: {error}. Give a file that papers.fedgcr.pretrain_vit wrote.",
+            code="file-unreadable",
+            path=file,
+        ) from None
+    return {"weights": file, **shape}
 
 
 def variant(
@@ -80,7 +105,7 @@ def variant(
             "other_order": options.pick(other_order, False),
             "method": method,
             "options": settings,
-            "model": dict(options.pick({}, TINY)),
+            "model": dict(TINY) if options.quick else backbone(options),
             "rounds": options.rounds,
             "batch_size": 64,
             "precision": options.extra.get("precision", "float32"),

@@ -13,7 +13,7 @@ import torch
 from fedatlas.algorithms.fedgc import ADAMW
 from fedatlas.data import Dataset, DomainImbalance, Federation, federate, from_arrays, from_npz
 from fedatlas.errors import DataError
-from papers.fedgcr import data, evidence, figure_3, measuring, pretrain_vit, shapes, table_3, table_7, table_14
+from papers.fedgcr import data, evidence, figure_3, measuring, shapes, table_3, table_7, table_14
 from papers.fedgcr.published import ABLATIONS, TABLE_1, TABLE_2, TABLE_6, TABLE_7
 from papers.fedgcr.report import page
 from papers.fedgcr.variants import ABLATION, METHODS, variant
@@ -192,27 +192,3 @@ def test_the_packed_examples_are_those_that_were_chosen(tmp_path: Path, monkeypa
     assert again.is_test is not None
     assert torch.equal(again.is_test, chosen.is_test)
     assert [again.domains[i] for i in again.domain] == [chosen.domains[i] for i in chosen.domain]  # type: ignore
-
-
-def test_the_network_that_ships_is_small_enough() -> None:
-    trainer = pretrain_vit.Trainer(pretrain_vit.Recipe(), torch.zeros(1, 3, 32, 32), torch.zeros(1))
-    assert sum(value.numel() for value in pretrain_vit.halved(trainer.model).values()) * 2 < 6_000_000
-
-
-def test_pretraining_learns_repeats_and_keeps_what_it_tested(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrain_vit, "SHAPE", {"patch": 8, "width": 16, "depth": 1, "heads": 2})
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(2, (64,), generator=generator)
-    images = torch.randint(0, 60, (64, 3, 32, 32), generator=generator).to(torch.uint8)
-    images[labels == 1] += 150
-    recipe = pretrain_vit.Recipe(batch_size=32, mixed=0.5, lr=0.01)
-    losses = []
-    for _ in range(2):
-        trainer = pretrain_vit.Trainer(recipe, images, labels)
-        losses.append(torch.stack([trainer.epoch(20) for _ in range(10)]))
-    assert torch.equal(losses[0], losses[1])
-    assert losses[0][-1] < losses[0][0]
-    state = pretrain_vit.halved(trainer.model)
-    assert all(torch.equal(value, state[name].float()) for name, value in trainer.model.state_dict().items())
-    assert 0 <= pretrain_vit.accuracy(trainer.model, images[:8], labels[:8]) <= 1
-    assert "| seed | 0 |" in pretrain_vit.card({"seed": 0})
