@@ -36,6 +36,8 @@ HELP: Mapping[str, str] = {
     "report": "print the page of this file of numbers, and measure nothing",
     "sets": "data sets, comma separated",
     "settings": "federations, comma separated",
+    "stem": "the network's first layers: cifar (a 3x3 convolution) or cifar-pool (with a max-pool)",
+    "strategies": "how the index is trained: FEDERATED, GLOBAL, comma separated",
     "weights": "file of the frozen backbone, or hf:NAME; the one that ships if empty",
 }
 """What the scripts' own options are for."""

@@ -148,19 +148,32 @@ def trained(task: Task) -> Numbers:
 
 
 def train_sections(
-    task: Task, sections: Mapping[str, Any], change: Callable[[Federation], Federation] | None = None
+    task: Task,
+    sections: Mapping[str, Any],
+    change: Callable[[Federation], Federation] | None = None,
+    adjust: Callable[[Algorithm], Algorithm] | None = None,
 ) -> Run:
     """Train what sections of a config say, in the task's folder and with its seed; resume if it was interrupted.
 
-    ``change`` turns the federation of the config into another one. When the deadline passes, the run ends early.
+    ``change`` turns the federation of the config into another one, ``adjust`` its algorithm. When the deadline passes,
+    the run ends early.
     """
-    place = {} if task.options.data_folder is None else {"folder": task.options.data_folder}
-    config = Config.load(None, (), **{**sections, "data": {**sections.get("data", {}), **place}, "seed": task.seed})
-    algorithm = config.algorithm()
-    federation = _federation(json.dumps({key: config.values[key] for key in ("data", "seed", "seeds")}))
-    federation = federation if change is None else change(federation)
+    config = task_config(task, sections)
+    algorithm = config.algorithm() if adjust is None else adjust(config.algorithm())
+    federation = task_federation(config) if change is None else change(task_federation(config))
     bar = make_progress(None if task.options.jobs == 1 else False, algorithm.name, config.plan().rounds)
     return train_in_time(config, federation, algorithm, task.options, folder=task.folder, progress=bar)
+
+
+def task_config(task: Task, sections: Mapping[str, Any]) -> Config:
+    """Return the config of a task: its sections, its seed and the folder of the data."""
+    place = {} if task.options.data_folder is None else {"folder": task.options.data_folder}
+    return Config.load(None, (), **{**sections, "data": {**sections.get("data", {}), **place}, "seed": task.seed})
+
+
+def task_federation(config: Config) -> Federation:
+    """Return the federation of a config, kept for the next task of this process."""
+    return _federation(json.dumps({key: config.values[key] for key in ("data", "seed", "seeds")}))
 
 
 def train_in_time(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from fedatlas.atlas import Atlas
 from fedatlas.data import Federation
+from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.context import ClientContext
+from fedatlas.parts.objective import Term
+from fedatlas.parts.types import Batch, Output
 from papers.client2vec.indexing import Spec, atlas_file, index_spec, make_atlases, whole_federation
 from papers.client2vec.settings import BASES, WEIGHTS, Sections, sections
 from papers.options import Options
@@ -43,6 +48,7 @@ def training(
     use: AtlasUse | None = None,
     changes: Sections | None = None,
     unscaled: bool = False,
+    confidence_penalty: float | None = None,
 ) -> Variant:
     """Return a training of a base algorithm, with the use of an atlas if there is one.
 
@@ -54,6 +60,7 @@ def training(
         use: the atlas and its use.
         changes: sections of the config that differ from the setting's.
         unscaled: feed pixels of 0 to 255 where 0 to 1 are meant, as FL-bench did when the paper was written.
+        confidence_penalty: the weight of a plain penalty on sure answers, in place of what an atlas would add.
     """
     chosen = sections(data, options)
     for title, change in (changes or {}).items():
@@ -68,6 +75,8 @@ def training(
             settings["label_free"] = True
     if unscaled:
         settings["unscaled"] = True
+    if confidence_penalty is not None:
+        settings["confidence_penalty"] = confidence_penalty
     return Variant(name=name, measure=indexed, settings=settings)
 
 
@@ -108,6 +117,16 @@ def spec_name(spec: Spec) -> str:
 
 def indexed(task: Task) -> Numbers:
     """Train a variant and return its figures."""
+    settings, change, adjust = planned(task)
+    return run_figures(train_sections(task, settings, change, adjust))
+
+
+Change = Callable[[Federation], Federation]
+Adjust = Callable[[Algorithm], Algorithm]
+
+
+def planned(task: Task) -> tuple[Sections, Change | None, Adjust | None]:
+    """Return a variant's sections, and what becomes of its federation and of its algorithm."""
     settings = dict(task.settings)
     spec, use = settings.pop("index", None), settings.pop("use", [])
     uses, unscaled = settings.pop("uses", {}), settings.pop("unscaled", False)
@@ -120,7 +139,24 @@ def indexed(task: Task) -> Numbers:
             without_labels(Atlas.load(file), spec, task.options).save(free)
             file = free
         settings["atlas"] = {"file": str(file), "use": use, **uses}
-    return run_figures(train_sections(task, settings, change))
+    penalty = settings.pop("confidence_penalty", None)
+    adjust = None if penalty is None else lambda base: base.with_terms(ConfidencePenalty(weight=penalty))
+    return settings, change, adjust
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfidencePenalty(Term):
+    """Rewards unsure answers: minus the entropy of the softmax (Pereyra et al. 2017). A control for Eq. 4's KL."""
+
+    name: ClassVar[str] = "confidence_penalty"
+    needs_classes: ClassVar[bool] = True
+    weight: float = 1.0
+    """Of the penalty."""
+
+    def loss(self, local: ClientContext, batch: Batch, output: Output) -> Tensor:
+        """Return the weight times the batch's mean of sum p log p."""
+        logs = output.logits.log_softmax(1)
+        return self.weight * (logs.exp() * logs).sum(1).mean()
 
 
 def without_scale(federation: Federation) -> Federation:

@@ -1,6 +1,7 @@
 """All that is shown of FedPCE, in one go: Tables 1 and 2, Figures 1, 3 and 4, and the page of results.
 
     python -m papers.fedpce.evidence --device cuda --jobs 6 --minutes 9 --sets CIFAR-10 --out runs/fedpce
+    python -m papers.fedpce.evidence --stem cifar-pool ...     # the network with a max-pool behind its first layer
 
 The same command goes on where the last one stopped. Each method is one process; ``evidence.md`` has
 the tables of all that was measured so far, and figures go beside it. ``docs/evidence/fedpce.md`` is made from these.
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 
 from fedatlas.errors import DataError
 from papers.fedpce import figure_1, figure_3, figure_4
-from papers.fedpce.setting import SETS, all_methods, options_of, said
+from papers.fedpce.setting import SETS, all_methods, options_of, shown
 from papers.fedpce.table_1 import table_1
 from papers.fedpce.table_2 import table_2
 from papers.options import Options, script
@@ -39,13 +40,13 @@ def costs(title: str, results: Mapping[str, list[Numbers]]) -> str:
 def report(title: str, results: Mapping[str, list[Numbers]], options: Options) -> str:
     """Return the page's part about one data set, and draw its figures."""
     parts = []
-    for table in (table_1(title, said(options, title)), table_2(title, options)):
+    for table in (table_1(title, options), table_2(title, options)):
         write_table(table, results, options)
         parts.append(render(table, results))
     if title == "CIFAR-10":
         parts.append(figure_4.report(results, options))
     parts.append(costs(title, results))
-    (options.out / f"costs-{title.lower()}.md").write_text(parts[-1])
+    (options.out / f"costs-{shown(title, options).lower().replace(' ', '-')}.md").write_text(parts[-1])
     for method, draw in (("FedBN", figure_1.draw), ("FedPCE", lambda given: figure_3.draw(title, given))):
         if results[f"{title} {method}"] and (method == "FedPCE" or title == "CIFAR-10"):
             try:
@@ -68,7 +69,7 @@ def main() -> None:
         machines = {numbers[0]["machine"] for numbers in own.values() if numbers and "machine" in numbers[0]}
         command = f"python -m papers.fedpce.evidence {' '.join(sys.argv[1:])}"
         words = f"`{command}`, on {', '.join(sorted(machines)) or 'nothing yet'}."
-        parts.append(f"## {title}\n\n{words}\n\n{report(title, own, options)}")
+        parts.append(f"## {shown(title, options)}\n\n{words}\n\n{report(title, own, options)}")
     (options.out / "evidence.md").write_text("\n".join(parts))
     print(f"page: {options.out / 'evidence.md'}")
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from papers.fedpce.pictures import few_picture
-from papers.fedpce.setting import options_of, said, variant
+from papers.fedpce.setting import STEMS, options_of, said, variant
 from papers.options import Options, script
 from papers.tables import Numbers, measure
 
@@ -26,15 +26,19 @@ def few_table(curves: Mapping[str, list[Numbers]], setting: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _mark(options: Options) -> str:
+    return STEMS[options.extra["stem"]].replace(" ", "-")
+
+
 def report(results: Mapping[str, list[Numbers]], options: Options) -> str:
     """Draw the picture and return the table of what was measured."""
     found = {method: results.get(f"CIFAR-10 {method}", [])[:1] for method in METHODS}
     curves = {method: numbers[0]["few"] for method, numbers in found.items() if numbers and "few" in numbers[0]}
     if not curves:
         return ""
-    few_picture(curves, options.out / "figure-4.png", options)
+    few_picture(curves, options.out / f"figure-4{_mark(options)}.png", options)
     text = few_table(curves, said(options))
-    (options.out / "figure-4.md").write_text(text)
+    (options.out / f"figure-4{_mark(options)}.md").write_text(text)
     return text
 
 

@@ -1,7 +1,8 @@
 """The paper's setting (Sections 4 and 5.1), as sections of a config.
 
-Where ours differs: fewer aggregations and fewer steps of client training unless ``--rounds 1000 --adapt-rounds 200``;
-of Digits, SYN is not to be had, and generated printed digits stand in for it.
+``--stem`` chooses the network's first layers. Where ours differs: fewer aggregations and fewer steps of client training
+unless ``--rounds 1000 --adapt-rounds 200``; of Digits, SYN is not to be had, and generated printed digits stand in for
+it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from papers.fedpce.measuring import personalised
-from papers.options import Options, read_options
+from papers.options import Options, one_of, read_options
 from papers.tables import Variant
 
 ADAM = {
@@ -33,7 +34,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "FedPCE(62)": {**FEDPCE, "model": {"width": 62}},
 }
 """The six methods; all use the same optimizer, which FedPCE's recipe has built in."""
-MODEL = {"name": "resnet18", "norm": "instance", "head_norm": True, "stem": "cifar-pool"}
+MODEL = {"name": "resnet18", "norm": "instance", "head_norm": True}
+STEMS = {"cifar": "", "cifar-pool": " with max-pool"}
+"""The network's first layers: a 3x3 convolution, alone or with the max-pool behind it. What a title says of them.
+
+The paper does not say which. With the max-pool the last maps are 2x2, and instance norm there has four numbers to
+normalise by; without it they are 4x4.
+"""
 AUGMENT = {"padding": 4, "flip": 0.25, "degrees": 15, "rotate": 0.25, "erase": 0.5, "erase_pixels": [16, 256]}
 DIGITS = ["mnist", "usps", "svhn", "generated"]
 FEW = (2, 5, 10, 25, 50, 100, 200, 400, 800, 1600)
@@ -59,6 +66,7 @@ def options_of(description: str, **extra: Any) -> Options:
         compile=False,
         minutes=0.0,
         finish=False,
+        stem="cifar",
         **extra,
     )
 
@@ -100,7 +108,7 @@ def variant(
     size = {"width": options.pick(width, width // 8)}
     sections = {
         "data": {**clients_of(title, options, num_clients), "folds": FOLDS},
-        "model": {**MODEL, **size},
+        "model": {**MODEL, "stem": one_of("stem", options.extra["stem"], STEMS), **size},
         "algorithm": {**own["algorithm"], **(algorithm or {})},
         "training": {
             "rounds": options.rounds,
@@ -134,13 +142,18 @@ def all_methods(title: str, options: Options) -> list[Variant]:
     return [variant(title, method, options) for method in METHODS]
 
 
+def shown(title: str, options: Options) -> str:
+    """Return a data set's name with what is said of the stem."""
+    return f"{title}{STEMS[options.extra['stem']]}"
+
+
 def said(options: Options, title: str = "") -> str:
     """Return how the numbers came about, and what stands in for a part of a data set."""
     if options.quick:
         return "With `--quick`: the embedded digits, fewer clients. It shows that the script works, no more."
     lengths = f"{options.rounds} aggregations of 50 steps (paper: 1000)"
     tuned = f"{options.extra['adapt_rounds']} x 50 steps of client training (paper: 200 x 50)"
-    folds = f"{len(options.seeds)} of 5 folds, {options.extra['precision']}"
+    folds = f"{len(options.seeds)} of 5 folds, {options.extra['precision']}, stem {options.extra['stem']}"
     stands = " Generated printed digits stand in for SYN." if title == "Digits" else ""
     return (
         f"{lengths}, {tuned}, {folds}. Collaborative accuracy is that of clients' own models before averaging, "

@@ -1,7 +1,7 @@
 """Table 1: six methods on CIFAR-10, CIFAR-100 and Digits, in collaborative and in client training."""
 
-from papers.fedpce.setting import METHODS, SETS, all_methods, options_of, said
-from papers.options import script
+from papers.fedpce.setting import METHODS, SETS, all_methods, options_of, said, shown
+from papers.options import Options, script
 from papers.tables import Cell, Table, measure, write_table
 
 PAPER = {
@@ -44,7 +44,7 @@ KEYS = ("col_best", "col_last", "shared_last", "cl_best", "cl_last", "cl_before"
 COUNTS = ("millions of parameters", "tuned by a new client")
 
 
-def table_1(title: str, setting: str) -> Table:
+def table_1(title: str, options: Options) -> Table:
     """Return the table of one data set."""
     rows = {}
     for method in METHODS:
@@ -53,7 +53,9 @@ def table_1(title: str, setting: str) -> Table:
         millions, tuned = PARAMETERS[method]
         counts = (Cell(name, millions, "parameters", scale=1e-6), Cell(name, tuned, "tuned", scale=1, digits=0))
         rows[method] = [*(Cell(name, papers.get(key), key) for key in KEYS), *counts]
-    return Table(title=f"Table 1, {title}", setting=setting, columns=(*COLUMNS, *COUNTS), rows=rows)
+    return Table(
+        title=f"Table 1, {shown(title, options)}", setting=said(options, title), columns=(*COLUMNS, *COUNTS), rows=rows
+    )
 
 
 @script
@@ -62,7 +64,7 @@ def main() -> None:
     options = options_of(__doc__ or "", sets="CIFAR-10,Digits")
     for title in options.listed("sets", SETS):
         results = measure(all_methods(title, options), options)
-        write_table(table_1(title, said(options, title)), results, options)
+        write_table(table_1(title, options), results, options)
 
 
 if __name__ == "__main__":

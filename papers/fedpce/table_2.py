@@ -1,7 +1,7 @@
 """Table 2: the six methods by the degradation of the clients; Digits, which the paper leaves out, by set."""
 
 from fedatlas.data.loading.digits import DOMAINS
-from papers.fedpce.setting import DIGITS, KINDS, METHODS, SETS, all_methods, options_of, said
+from papers.fedpce.setting import DIGITS, KINDS, METHODS, SETS, all_methods, options_of, said, shown
 from papers.options import Options, script
 from papers.tables import Cell, Table, measure, write_table
 
@@ -38,7 +38,7 @@ def table_2(title: str, options: Options) -> Table:
         rows[method] = [Cell(f"{title} {method}", paper, key) for key, paper in zip(keys, papers, strict=True)]
     kind = "degradation" if title in PAPER else "set"
     words = f"{setting} Means over the clients of a {kind}, without weights, in the best rounds of Table 1."
-    return Table(title=f"Table 2, {title}", setting=words, columns=columns, rows=rows)
+    return Table(title=f"Table 2, {shown(title, options)}", setting=words, columns=columns, rows=rows)
 
 
 @script

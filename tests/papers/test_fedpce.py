@@ -10,14 +10,20 @@ import torch
 
 from fedatlas.config.config import Config
 from fedatlas.data import Dataset, Iid, federate
+from fedatlas.errors import UsageError
 from fedatlas.seeds import numpy_generator
 from fedatlas.training.model import make_model
 from papers.fedpce import figure_4, measuring, setting, table_1, table_2, table_3, table_4, table_5
 from papers.fedpce.measuring import client_figures, collaborative_figures, few_images, personalised
+from papers.kept_results import read_packed
 from papers.options import Options
 from papers.tables import UNFINISHED, Task, Variant, measure, render
+from raising import raises
+
+EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
 
 EXTRA = {
+    "stem": "cifar",
     "adapt_rounds": 40,
     "precision": "float32",
     "compile": False,
@@ -72,9 +78,9 @@ def test_where_nothing_is_tuned_the_untuned_accuracy_is_the_figure() -> None:
 
 
 def test_the_tables_hold_all_methods_and_the_papers_numbers() -> None:
-    for title in setting.SETS:
-        assert set(table_1.table_1(title, "").rows) == set(setting.METHODS)
     full = Options(rounds=50, extra=EXTRA)
+    for title in setting.SETS:
+        assert set(table_1.table_1(title, full).rows) == set(setting.METHODS)
     text = render(table_2.table_2("CIFAR-10", full), {"CIFAR-10 FedPCE": [{"cl_noise": 0.5, UNFINISHED: "round 3"}]})
     assert "50.0\\* (48.92)" in text
     assert "CIFAR-10 FedPCE: round 3" in text
@@ -88,7 +94,7 @@ def test_digits_are_told_apart_by_set_without_a_paper_s_numbers() -> None:
 
 
 def test_table_1_counts_parameters_as_the_paper_does() -> None:
-    table = table_1.table_1("CIFAR-10", "words")
+    table = table_1.table_1("CIFAR-10", Options(rounds=50, extra=EXTRA))
     text = render(table, {"CIFAR-10 FedBN": [{"parameters": 11_174_986, "tuned": 10_624}] * 2})
     assert "| 11.2 ± 0.0 (11.2) | 10624 ± 0 (10600) |" in text
 
@@ -226,3 +232,18 @@ def test_a_client_with_fewer_images_than_asked_for_has_all_it_has() -> None:
     (found,) = few_images(adapter, [5], {})
     assert asked == [3, 5]
     assert found == {"images": 5, "accuracy": 0.6, "before": 0.1, "noise": pytest.approx(0.6)}
+
+
+def test_the_stem_is_told_apart_and_what_was_measured_is_found() -> None:
+    """The kept numbers are of the stem with the max-pool; without it nothing is measured yet under the same title."""
+    kept = read_packed(EVIDENCE / "fedpce.json")
+    extra = {**EXTRA, "precision": "bfloat16", "compile": True, "adapt_rounds": 40}
+    for stem, there in (("cifar-pool", True), ("cifar", False)):
+        given = Options(rounds=200, extra={**extra, "stem": stem})
+        found = [f"{one.key}-0" in kept for one in setting.all_methods("CIFAR-10", given)]
+        if there:
+            assert all(found)
+        assert table_1.table_1("CIFAR-10", given).title == f"Table 1, CIFAR-10{' with max-pool' if there else ''}"
+        assert f"stem {stem}." in setting.said(given)
+    with raises(UsageError, "unknown-name", got="cifar-pol"):
+        setting.variant("CIFAR-10", "FedAvg", Options(extra={**EXTRA, "stem": "cifar-pol"}))
