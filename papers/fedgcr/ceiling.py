@@ -7,7 +7,10 @@ For each domain the class tokens of some training images, without prompts, are t
 which is tested on the domain's test images, at most 2,000. Seeds draw the training images. A processor is enough.
 """
 
+import json
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +19,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from fedatlas.data import Dataset
 from fedatlas.models import build_model
 from fedatlas.models.prompted import PromptedClassifier
 from fedatlas.seeds import numpy_generator
@@ -49,33 +51,47 @@ def class_tokens(model: PromptedClassifier, images: Tensor) -> np.ndarray:
     return torch.cat(found).cpu().numpy()
 
 
-def measured(task: Task) -> Numbers:
-    """Return the accuracies by domain and number of training images."""
-    data = load_images(task.settings["data"], task.options.data_folder)
+class Tokens(NamedTuple):
+    """The class tokens and labels of a domain's training and test images."""
+
+    features: np.ndarray
+    labels: np.ndarray
+    tests: np.ndarray
+    expected: np.ndarray
+
+
+@lru_cache(maxsize=1)
+def tokens(words: str, folder: str | None, device: str) -> dict[str, Tokens]:
+    """Return a data set's class tokens by domain, for all seeds; ``words`` are the settings as JSON."""
+    settings = json.loads(words)
+    data = load_images(settings["data"], folder)
     shape = (int(data.inputs.shape[1]), *data.inputs.shape[2:])
-    model = build_model(
-        "prompted_vit", num_classes=len(data.classes), input_shape=shape, seed=task.seed, **task.settings["model"]
-    ).to(task.options.device)
+    classes = len(data.classes)
+    model = build_model("prompted_vit", num_classes=classes, input_shape=shape, seed=0, **settings["model"]).to(device)
     assert isinstance(model, PromptedClassifier)
-    counts: Sequence[int] = task.settings["counts"]
-    numbers: Numbers = {}
-    for number, domain in enumerate(data.domains):
-        train, test = (_members(data, number, tested) for tested in (False, True))
-        order = numpy_generator(task.seed, "probe", domain).permutation(len(train))
-        chosen = train[torch.from_numpy(order[: max(counts)])]
-        features, tests = class_tokens(model, data.inputs[chosen]), class_tokens(model, data.inputs[test])
-        labels, expected = data.labels[chosen].numpy(), data.labels[test].numpy()
-        for count in counts:
-            numbers[f"{domain} {count}"] = probe(features[:count], labels[:count], tests, expected)
-    for count in counts:
-        numbers[f"mean {count}"] = float(np.mean([numbers[f"{domain} {count}"] for domain in data.domains]))
-    return numbers
-
-
-def _members(data: Dataset, domain: int, tested: bool) -> Tensor:
     assert data.domain is not None
     assert data.is_test is not None
-    return torch.nonzero((data.domain == domain) & (data.is_test == tested)).flatten()
+    found = {}
+    for number, domain in enumerate(data.domains):
+        train, test = ((data.domain == number) & (data.is_test == tested) for tested in (False, True))
+        features, tests = (class_tokens(model, data.inputs[own]) for own in (train, test))
+        found[domain] = Tokens(features, data.labels[train].numpy(), tests, data.labels[test].numpy())
+    return found
+
+
+def measured(task: Task) -> Numbers:
+    """Return the accuracies by domain and number of training images."""
+    words = json.dumps({name: task.settings[name] for name in ("data", "model")})
+    by_domain = tokens(words, task.options.data_folder, task.options.device)
+    numbers: Numbers = {}
+    for domain, (features, labels, tests, expected) in by_domain.items():
+        order = numpy_generator(task.seed, "probe", domain).permutation(len(labels))
+        for count in task.settings["counts"]:
+            chosen = order[:count]
+            numbers[f"{domain} {count}"] = probe(features[chosen], labels[chosen], tests, expected)
+    for count in task.settings["counts"]:
+        numbers[f"mean {count}"] = float(np.mean([numbers[f"{domain} {count}"] for domain in by_domain]))
+    return numbers
 
 
 def ceiling_variant(options: Options, data: str) -> Variant:
