@@ -193,7 +193,8 @@ def _paper(name: str) -> float | None:
     base, _, _ = base.partition(", ")
     strategy, _, cases = case.partition(" ")
     if cases == "iii" and base in published.TABLE_8:
-        return published.TABLE_8[base][1 + list(STRATEGIES).index(strategy)][0]
+        _, federated, global_ = published.TABLE_8[base]
+        return (federated if strategy == "FEDERATED" else global_)[0]
     return published.TABLE_1["CIFAR-10"].get(base, {}).get(case)
 
 

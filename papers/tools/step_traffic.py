@@ -8,6 +8,7 @@ do. Counted are the tensors that torch's kernels get and return, views left out;
 
 import argparse
 from collections import Counter
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +30,7 @@ class Traffic(TorchDispatchMode):
     """Adds up the bytes of the tensors that kernels get and return."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
 
@@ -59,7 +60,7 @@ def steps(width: int) -> dict[str, Counter[str]]:
     def mixed(inputs: Tensor) -> Tensor:
         return term.loss(local, Batch(inputs, labels), Output(*model(inputs)))
 
-    losses = {
+    losses: dict[str, Callable[[], Tensor]] = {
         "FedAvg": plain,
         "FedMix, second derivatives (CPU)": lambda: mixed(images.clone().requires_grad_()),
         "FedMix, forward mode (GPU)": lambda: mixed(images),

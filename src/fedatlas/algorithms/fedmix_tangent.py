@@ -79,7 +79,8 @@ def _linear_map(func: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None
         plain: Tensor = func(x, weight, bias, *args, **kwargs)
         return plain
     answer = func(value, weight, bias, *args, **kwargs)
-    return forward_ad.make_dual(answer, func(change, weight, None, *args, **kwargs))
+    moved: Tensor = forward_ad.make_dual(answer, func(change, weight, None, *args, **kwargs))
+    return moved
 
 
 def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, over_batch: bool) -> Tensor:

@@ -26,7 +26,7 @@ def moving_batch_norm(
     x: Tensor, change: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
     """Return batch norm by the batch's own statistics, and its change where ``x`` changes by ``change``."""
-    found: tuple[Tensor, Tensor] = _MovingBatchNorm.apply(x, change, weight, bias, eps)
+    found: tuple[Tensor, Tensor] = _MovingBatchNorm.apply(x, change, weight, bias, eps)  # type: ignore[no-untyped-call]
     return found
 
 
