@@ -33,6 +33,7 @@ HELP: Mapping[str, str] = {
     "part": "main, search or pacs",
     "plan": "print what would be trained, and train nothing",
     "precision": "float32 or bfloat16",
+    "pretrained": "file or hub name of the network's weights, on domains; from scratch if empty",
     "report": "print the page of this file of numbers, and measure nothing",
     "sets": "data sets, comma separated",
     "settings": "federations, comma separated",

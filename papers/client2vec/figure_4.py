@@ -6,7 +6,7 @@ from papers.client2vec import table_6
 from papers.client2vec.cases import case, chosen, show
 from papers.client2vec.figures import draw_bars
 from papers.client2vec.published import TABLE_1, TABLE_6
-from papers.client2vec.settings import CIFAR, PACS, read
+from papers.client2vec.settings import CIFAR, domains_of, read
 from papers.options import script
 
 COLUMNS = ("original", "GLOBAL ii")
@@ -22,7 +22,7 @@ def main() -> None:
     draw_bars("Figure 4ab: epochs of the index, CIFAR-10", groups, results, options)
     for letter, data, words, setting, published in (
         ("c", "cifar10", "CIFAR-10", CIFAR, TABLE_1["CIFAR-10"]),
-        ("d", "pacs", "PACS for the paper's DomainNet", PACS, TABLE_1["DomainNet"]),
+        ("d", *domains_of(options), TABLE_1["DomainNet"]),
     ):
         # The figure of aggregation alone has no numbers; only those of the originals are printed elsewhere.
         rows = {

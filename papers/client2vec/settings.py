@@ -2,12 +2,15 @@
 
 Where the paper is silent these are the readings of docs/algorithms/client2vec.md. DomainNet was not to be had: PACS
 (four domains, ten clients each) stands for it, and the five digit sets beside it. Nor were pretrained weights: all
-start from scratch. The partition has one seed, 0, so that one atlas serves the runs of every seed.
+start from scratch. Who has them uses them: pictures in ``domainnet/DOMAIN/CLASS/`` of the data folder are taken in
+place of PACS, and ``--pretrained`` names a file or a model of the Hugging Face hub. The partition has one seed, 0, so
+that one atlas serves the runs of every seed.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from fedatlas.errors import unknown_name
 from papers.options import Options, read_options
@@ -23,6 +26,7 @@ PACS = (
     "PACS at 64 pixels in place of DomainNet, 4 domains of 10 clients, 4 a round, from scratch (no pretrained "
     "weights), pixels in [0, 1] without ImageNet's statistics."
 )
+DOMAINNET = "DomainNet at 64 pixels, the classes that the folder has, 10 clients a domain, a tenth of them a round."
 DIGITS = "MNIST, USPS, generated, MNIST-M and SVHN in place of DomainNet, 10 clients each, 5 a round, ResNet-18."
 
 BASES: dict[str, Sections] = {
@@ -51,6 +55,8 @@ MODELS: dict[str, Sections] = {
     "cnn": {"name": "cnn"},
     "lstm": {"name": "char_lstm"},
 }
+PRETRAINED = ("mobilenet_v2", "resnet18")
+"""The networks that the paper had pretrained."""
 _SGD = {"name": "sgd", "lr": 0.01, "weight_decay": 5e-5}
 _TRAINING = {"epochs": 5, "batch_size": 32, "evaluate_every": 1, "checkpoint_every": 25}
 _DIRICHLET = {"name": "dirichlet", "num_clients": 100, "alpha": 0.1, "min_samples": 40}
@@ -87,6 +93,12 @@ SETTINGS: dict[str, Sections] = {
         "optimizer": {**_SGD, "momentum": 0.9},
         "training": {**_TRAINING, "cohort": 4},
     },
+    "domainnet": {
+        "data": {"source": "domainnet", "size": 64, "partition": _DOMAINS},
+        "model": MODELS["mobilenet_v2"],
+        "optimizer": {**_SGD, "momentum": 0.9},
+        "training": {**_TRAINING, "cohort": 0.1},
+    },
     "shakespeare": {
         "data": {
             "source": "shakespeare",
@@ -112,8 +124,29 @@ _QUICK: dict[str, Sections] = {
 def read(description: str, *, rounds: int = 100, **extra: Any) -> Options:
     """Return the options of one of Client2Vec's scripts; after ``--minutes`` no training goes on."""
     index: dict[str, Any] = {"encoder": "conse", "embeddings": "runs/client2vec/embeddings"}
-    index |= {"index_epochs": 500, "feed_forward": 2048}
+    index |= {"index_epochs": 500, "feed_forward": 2048, "pretrained": ""}
     return read_options(description, rounds=rounds, **{"minutes": 0.0, **index, **extra})
+
+
+class Domains(NamedTuple):
+    """The federation of domains of a table: DomainNet, or what stands for it."""
+
+    data: str
+    words: str
+    setting: str
+
+
+def domains_of(options: Options) -> Domains:
+    """Return DomainNet where the data folder has it, else PACS."""
+    if not options.quick and options.data_folder is not None and (Path(options.data_folder) / "domainnet").is_dir():
+        return Domains("domainnet", "DomainNet", DOMAINNET)
+    return Domains("pacs", "PACS for the paper's DomainNet", PACS)
+
+
+def pretrained(model: Sections, options: Options) -> Sections:
+    """Return a model's section with the weights that ``--pretrained`` names, where the model has such."""
+    weights = options.extra.get("pretrained", "")
+    return {**model, "pretrained": weights} if weights and model["name"] in PRETRAINED else model
 
 
 def sections(name: str, options: Options) -> Sections:
@@ -129,5 +162,9 @@ def sections(name: str, options: Options) -> Sections:
             "optimizer": {**_SGD, "lr": 0.02},
             "training": _SMALL_TRAINING,
         }
+    elif name == "domainnet":
+        chosen = {**chosen, "data": {**chosen["data"], "source": str(Path(options.data_folder or ".") / name)}}
+    if name in ("domainnet", "pacs") and not options.quick:
+        chosen = {**chosen, "model": pretrained(chosen["model"], options)}
     training = {**chosen["training"], "rounds": options.rounds}
     return {**chosen, "training": training, "seeds": {"partition": 0}}

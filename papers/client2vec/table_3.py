@@ -5,7 +5,7 @@ from __future__ import annotations
 from papers.client2vec.cases import case
 from papers.client2vec.indexing import index_seconds
 from papers.client2vec.published import TABLE_3
-from papers.client2vec.settings import PACS, QUICK, read
+from papers.client2vec.settings import QUICK, domains_of, read
 from papers.client2vec.variants import measure_all
 from papers.options import script
 from papers.tables import Cell, Numbers, Table, write_table
@@ -23,8 +23,9 @@ def seconds_to(numbers: Numbers, accuracy: float) -> float | None:
 def main() -> None:
     """Print the table."""
     options = read("Table 3: seconds of the index and of the training")
-    original = case(options, "original", data="pacs")
-    ours = case(options, "GLOBAL i+ii+iii", data="pacs")
+    domains = domains_of(options)
+    original = case(options, "original", data=domains.data)
+    ours = case(options, "GLOBAL i+ii+iii", data=domains.data)
     results = measure_all([original, ours], options)
     index = index_seconds(ours.settings["index"], options) or 0.0
     rows: dict[str, list[Numbers]] = {}
@@ -39,7 +40,7 @@ def main() -> None:
             rows[title].append(dict(zip(COLUMNS, values, strict=True)))
     table = Table(
         title="Table 3: seconds on one device",
-        setting=f"{options.pick(PACS, QUICK)} FedAvg, GLOBAL. – where FedAvg's best is never reached.",
+        setting=f"{options.pick(domains.setting, QUICK)} FedAvg, GLOBAL. – where FedAvg's best is never reached.",
         columns=COLUMNS,
         rows={
             title: [Cell(title, paper=number, key=key) for key, number in zip(COLUMNS, TABLE_3[title], strict=True)]

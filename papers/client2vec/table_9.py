@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from papers.client2vec.cases import case, chosen, show
 from papers.client2vec.published import TABLE_9
-from papers.client2vec.settings import MODELS, PACS, read
+from papers.client2vec.settings import MODELS, domains_of, pretrained, read
 from papers.options import script
 
 COLUMNS = ("original", "FEDERATED i+ii+iii", "GLOBAL i+ii+iii")
@@ -14,17 +14,18 @@ COLUMNS = ("original", "FEDERATED i+ii+iii", "GLOBAL i+ii+iii")
 def main(number: int = 9) -> None:
     """Print one table for each network."""
     options = read(f"Table {number}: three networks", bases="", models="mobilenet_v2,resnet18,cct")
+    domains = domains_of(options)
     for model in options.listed("models", TABLE_9):
-        changes = {} if options.quick else {"changes": {"model": MODELS[model]}}
+        changes = {} if options.quick else {"changes": {"model": pretrained(MODELS[model], options)}}
         rows = {
             base: [
-                (case(options, title, data="pacs", base=base, **changes), theirs)
+                (case(options, title, data=domains.data, base=base, **changes), theirs)
                 for title, theirs in zip(COLUMNS, numbers, strict=True)
             ]
             for base, numbers in chosen(TABLE_9[model], options).items()
         }
-        setting = f"{PACS} Network {model}; the paper's MobileNetV2 and ResNet-18 were pretrained."
-        show(f"Table {number}, {model}: PACS for the paper's DomainNet, best round", setting, COLUMNS, rows, options)
+        setting = f"{domains.setting} Network {model}; the paper's MobileNetV2 and ResNet-18 were pretrained."
+        show(f"Table {number}, {model}: {domains.words}, best round", setting, COLUMNS, rows, options)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 import fedatlas
 from fedatlas.atlas import Atlas, label_histogram
@@ -17,7 +18,7 @@ from papers import report
 from papers.client2vec import effect, figure_9, published, shakespeare, table_5, table_11
 from papers.client2vec.indexing import atlas_file, index_spec, limited, read_embeddings, write_embeddings
 from papers.client2vec.quality import quality, sample_quality
-from papers.client2vec.settings import SETTINGS, sections
+from papers.client2vec.settings import SETTINGS, domains_of, sections
 from papers.client2vec.variants import measure_all, training, with_index, without_labels, without_scale
 from papers.options import Options
 
@@ -186,6 +187,8 @@ def test_speeches_are_those_of_roles_that_speak_twice() -> None:
 Who's there?\nNay, answer me.\n\nFran.\nLong live the King! [Bows.]\n\nFirst Lord.\nHe.\n
 End of the Project Gutenberg text\n\nSMALL PRINT.\nNo speech.\n"""
     assert shakespeare.speeches(text) == [("FIRST LORD", "Who's there? Nay, answer me."), ("FIRST LORD", "He.")]
+    without = "ACT I.\n\nEGEUS\nHappy be Theseus!\n\nTHESEUS\n  Go,\nStir up\n\nEGEUS\nI come.\n\nTHESEUS\nThanks.\n"
+    assert [role for role, _ in shakespeare.speeches(without)] == ["EGEUS", "THESEUS"] * 2
 
 
 def test_measured_tables_go_between_their_marks() -> None:
@@ -194,3 +197,24 @@ def test_measured_tables_go_between_their_marks() -> None:
     expected = page.replace("old", "| a |\n|---|\n| 1 |")
     assert report.filled(page, tables) == expected
     assert report.filled(expected, tables) == expected
+
+
+def test_domainnet_and_pretrained_weights_are_used_where_they_are(tmp_path: Path) -> None:
+    """Two domains of two classes of small pictures in the data folder; without them, PACS."""
+    options = Options(data_folder=str(tmp_path), extra={**EXTRA, "pretrained": "some/weights"})
+    assert domains_of(options).data == "pacs"
+    for place, (domain, kind) in enumerate((d, k) for d in ("real", "sketch") for k in ("bird", "cat")):
+        folder = tmp_path / "domainnet" / domain / kind
+        folder.mkdir(parents=True)
+        for number in range(30):
+            Image.new("RGB", (8, 8), (number, 60 * place, 0)).save(folder / f"{number}.png")
+    assert domains_of(options).data == "domainnet"
+    assert domains_of(replace(options, quick=True)).data == "pacs"
+    made = sections("domainnet", options)
+    assert made["model"] == {"name": "mobilenet_v2", "pretrained": "some/weights"}
+    assert sections("cifar10", options)["model"] == SETTINGS["cifar10"]["model"]
+    config = Config.load(None, (), **{**made, "data": {**made["data"], "folder": str(tmp_path)}})
+    found = config.federation()
+    assert (len(found), found.domains, found.data.inputs.shape[2:]) == (20, ("real", "sketch"), (64, 64))
+    sizes = [one.settings["data"].get("size") for one in table_11.variants(options).values()]
+    assert sizes[-2:] == [64, 64]
