@@ -17,7 +17,10 @@ from papers.fedgcr import ceiling, pretrain_vit, pretraining_images
 from papers.fedgcr.pretrain_vit import Pool, Recipe, Trainer, pooled
 from papers.fedgcr.pretraining_images import Source
 from papers.fedgcr.variants import backbone
+from papers.kept_results import read_numbers, unpack
 from papers.options import Options
+from papers.report import filled
+from papers.tables import render
 from raising import raises
 
 TINY = {"patch": 8, "width": 16, "depth": 1, "heads": 2}
@@ -169,3 +172,17 @@ def test_class_tokens_are_those_of_a_pass_without_prompts(tmp_path: Path) -> Non
     expected = trainer.model.eval()(pool.images.float() / 127.5 - 1)[0].detach().numpy()
     assert isinstance(model, ceiling.PromptedClassifier)
     np.testing.assert_allclose(ceiling.class_tokens(model, pool.images), expected, atol=1e-5)
+
+
+def test_the_ceiling_in_the_docs_is_the_one_that_its_numbers_give(tmp_path: Path) -> None:
+    evidence = Path(__file__).parents[2] / "docs" / "evidence"
+    unpack(evidence / "fedgcr.json", tmp_path)
+    text = (evidence / "fedgcr.md").read_text(encoding="utf-8")
+    options = Options(out=tmp_path, extra={"weights": ""})
+    shown = {}
+    for data, place in (("digit-five", "ceiling-digit-five"), ("pacs", "ceiling-pacs")):
+        one = ceiling.ceiling_variant(options, data)
+        numbers = [found for seed in (0, 1, 2) if (found := read_numbers(tmp_path, one.key, seed)) is not None]
+        domains = [key.removesuffix(" 300") for key in numbers[0] if key.endswith(" 300") and key != "mean 300"]
+        shown[place] = render(ceiling.ceiling_table(one, options, domains), {one.name: numbers})
+    assert filled(text, shown) == text
