@@ -48,3 +48,4 @@ def _no_code_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 def _runs_in_pytest_s_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Runs without a folder go where pytest throws them away, and do not pile up in the machine's."""
     tempfile.tempdir = str(tmp_path_factory.mktemp("temporary"))
+    os.environ["FEDATLAS_CACHE"] = str(tmp_path_factory.mktemp("cache"))

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from fedatlas.atlas.encoders.base import BatchEncoder
-from fedatlas.atlas.encoders.cache import CACHE_VARIABLE, DEFAULT_FOLDER, cache_file
+from fedatlas.atlas.encoders.cache import cache_file
 from fedatlas.data import Client, Dataset, Federation, GaussianNoise, from_arrays
+from fedatlas.data.cache import CACHE_VARIABLE, DEFAULT_FOLDER
 from fedatlas.seeds import generator
 
 SEEN: list[int] = []

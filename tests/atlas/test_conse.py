@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedatlas.atlas.encoders.cache import CACHE_VARIABLE
 from fedatlas.atlas.encoders.conse import PACKAGES, Conse
 from fedatlas.data import Client, Dataset, Federation, from_arrays, from_texts
+from fedatlas.data.cache import CACHE_VARIABLE
 from fedatlas.errors import UsageError
 from raising import raises
 

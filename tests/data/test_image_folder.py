@@ -65,18 +65,46 @@ def test_a_broken_picture_file_is_named(tmp_path):
         from_image_folder(tmp_path)
 
 
-def test_of_sixteen_bits_the_upper_eight_are_kept(tmp_path):
+def test_deep_pictures_keep_all_their_shades(tmp_path):
+    """16 bits become x / 65535, fractions stay; an 8-bit picture among them, and 32 bits, are refused by name."""
     (tmp_path / "scan").mkdir()
     deep = np.array([[0, 255, 256], [0x1234, 0xFFFF, 40_000]], dtype=np.uint16)
     Image.fromarray(deep).save(tmp_path / "scan" / "deep.png")
-    found = from_image_folder(tmp_path).inputs
-    assert found[0, 0].tolist() == [[0, 0, 1], [0x12, 255, 156]]
-    assert torch.equal(found[0, 0], found[0, 2])
-    for values, said in ((np.full((2, 3), 0.5, np.float32), "fractions"), (np.full((2, 3), 70_000, np.int32), "70000")):
-        Image.fromarray(values).save(tmp_path / "scan" / "odd.tif")
-        with raises(DataError, "file-unreadable", path=str(tmp_path / "scan" / "odd.tif")) as caught:
-            from_image_folder(tmp_path)
-        assert said in str(caught.value)
+    found = from_image_folder(tmp_path)
+    assert found.kind == "array"
+    assert torch.equal(found.inputs[0, 0], torch.from_numpy(deep.astype(np.float32) / 65535))
+    shades = np.array([[-1.5, 0.25, 0.5], [1e-6, 3.0, 7.0]], np.float32)
+    Image.fromarray(shades).save(tmp_path / "scan" / "deep.tif")
+    with raises(DataError, "pictures-differ", path=str(tmp_path / "scan" / "deep.tif")):
+        from_image_folder(tmp_path)
+    (tmp_path / "scan" / "deep.png").unlink()
+    assert torch.equal(from_image_folder(tmp_path).inputs[0, 0], torch.from_numpy(shades))
+    Image.fromarray(np.full((2, 3), 70_000, np.int32)).save(tmp_path / "scan" / "deep.tif")
+    with raises(DataError, "file-unreadable", path=str(tmp_path / "scan" / "deep.tif")):
+        from_image_folder(tmp_path)
+
+
+def test_pictures_with_masks(tmp_path):
+    """A mask's pixels are classes, whatever its palette shows; resized, a pixel takes the nearest one's class."""
+    for domain in ("lab", "web"):
+        for name in ("1", "2"):
+            write(tmp_path / domain / "images" / f"{name}.jpg", side=4)
+            (tmp_path / domain / "masks").mkdir(exist_ok=True)
+            mask = Image.fromarray(np.kron([[0, 1], [2, 0]], np.ones((2, 2))).astype(np.uint8)).convert("P")
+            mask.save(tmp_path / domain / "masks" / f"{name}.png")
+    data = from_image_folder(tmp_path, task="segmentation")
+    assert (data.inputs.shape, data.domains, data.classes) == ((4, 3, 4, 4), ("lab", "web"), ("0", "1", "2"))
+    assert data.labels[3].tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 0, 0], [2, 2, 0, 0]]
+    assert from_image_folder(tmp_path, task="segmentation", size=2).labels[0].tolist() == [[0, 1], [2, 0]]
+    (tmp_path / "web" / "masks" / "2.png").rename(tmp_path / "web" / "masks" / "3.png")
+    with raises(DataError, "file-missing", path=str(tmp_path / "web" / "images" / "2.jpg")):
+        from_image_folder(tmp_path, task="segmentation")
+    write(tmp_path / "web" / "masks" / "2.png", side=4)
+    (tmp_path / "web" / "masks" / "3.png").unlink()
+    with raises(DataError, "content-unfit", path=str(tmp_path / "web" / "masks" / "2.png")):
+        from_image_folder(tmp_path, task="segmentation")
+    with raises(UsageError, "task-unfit", got="regression"):
+        from_image_folder(tmp_path, task="regression")
 
 
 def test_huge_pictures_are_refused(tmp_path, monkeypatch):

@@ -29,9 +29,9 @@ from fedatlas.parts.sharing import One
 
 READING = (
     *("text", "client", "label", "domain", "id", "classes", "categorical", "drop"),
-    *("context", "stride", "fraction", "size"),
+    *("context", "stride", "fraction", "size", "task"),
 )
-"""Keys of [data] for a table or a folder of pictures; an empty name says that there is no such column."""
+"""Keys of [data] for data of the user's own; an empty name says that there is no such column."""
 GROUP = "group"
 """The use of an atlas that decides who shares a model."""
 GROUPING_ATLAS = {"source": "class-prototypes"}

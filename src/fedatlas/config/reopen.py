@@ -19,7 +19,7 @@ from fedatlas.config.config import Config
 from fedatlas.config.reading import reading_elsewhere
 from fedatlas.data import ByDomain, Dataset, Federation, Iid, NaturalId, Transform, federate
 from fedatlas.data.dataset import renumbered
-from fedatlas.data.loading.catalogue import kind_of
+from fedatlas.data.loading.catalogue import TASK, is_named, kind_of
 from fedatlas.data.loading.cells import table_columns
 from fedatlas.data.loading.texts import LABEL
 from fedatlas.data.preparation import Preparation
@@ -148,12 +148,17 @@ def run_reading(run: Run, source: str | Path) -> dict[str, Any]:
     """
     config, then = run_config(run), run.resolved["federation"]
     options = reading_elsewhere(config, source)
+    if TASK in then and not is_named(source):
+        options.setdefault(TASK, then[TASK])
     if kind_of(source) != "table":
         return options
     if PREPARATION in then["form"]:
         known = {column["name"] for column in then["form"][PREPARATION] if column["kind"] == CATEGORY}
         options["categorical"] = [name for name in table_columns(source) if name in known]
-        options.setdefault("classes", list(then["classes"]))
+        if TASK in then:
+            options.setdefault("label", list(then["classes"]))
+        else:
+            options.setdefault("classes", list(then["classes"]))
     elif config is not None and then["kind"] == "tokens":
         # The next character is the task where every token is a class.
         options.setdefault("label", None if then["classes"] == then["form"]["vocabulary"] else LABEL)

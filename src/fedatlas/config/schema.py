@@ -60,7 +60,14 @@ class DataSection:
     fold: int = setting(0, "the part that is the test, of `folds`")
     text: str | None = setting(None, "of a table of texts: the column of the text")
     client: str | None = setting(None, "of a table: the column of the client; empty if there is none")
-    label: str | None = setting(None, "of a table: the column of the label; empty if there is none")
+    task: str | None = setting(
+        None,
+        "of your own data, what is predicted: classification, multi-label, regression or segmentation; none is "
+        "classification",
+    )
+    label: str | Sequence[str] | None = setting(
+        None, "of a table: the column of the label, or a list of columns to predict; empty if there is none"
+    )
     domain: str | None = setting(None, "of a table: the column of the domain; empty if there is none")
     id: str | None = setting(None, "of a table of numbers: the column that names a row; empty if there is none")
     classes: Mapping[str, Any] | Sequence[str] | None = setting(

@@ -239,9 +239,22 @@ def renumbered(data: Dataset, classes: Sequence[str], vocabulary: Sequence[str])
         places = _places(data, "tokens", data.vocabulary, vocabulary)
         data = replace(data, inputs=places[data.inputs], vocabulary=tuple(vocabulary))
     if list(data.classes) != list(classes):
+        if not data.task.takes_further and len(data.classes) < len(classes):
+            _refuse_missing(data, classes)
         places = _places(data, "classes", data.classes, classes)
-        data = replace(data, labels=places[data.labels], classes=tuple(classes))
+        data = replace(data, labels=data.task.renumbered(data.labels, places), classes=tuple(classes))
     return data
+
+
+def _refuse_missing(data: Dataset, known: Sequence[str]) -> None:
+    missing = [name for name in known if name not in data.classes]
+    raise DataError(
+        f"{data.name} has no targets {missing}, which the run's {list(known)} hold. Add their columns.",
+        code="names-unfit",
+        what="targets",
+        got=list(data.classes),
+        known=list(known),
+    )
 
 
 def _places(data: Dataset, what: str, own: Sequence[str], known: Sequence[str]) -> Tensor:

@@ -1,11 +1,13 @@
-"""Pictures as arrays: decoding packed WebP, changing size, grey to colour."""
+"""Pictures as arrays: reading files, decoding packed WebP, changing size, grey to colour."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,7 +32,7 @@ def decode_images(blob: Bytes, offset: NDArray[np.int64], where: str) -> Bytes:
     for i, (start, stop) in enumerate(pairwise(offset.tolist())):
         try:
             with Image.open(io.BytesIO(raw[start:stop])) as picture:
-                pixels = np.asarray(_colour(picture))
+                pixels = np.asarray(picture.convert("RGB"))
         except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as reason:
             raise DataError(
                 f"{where}: picture {i} cannot be decoded ({reason}). Write the file again.",
@@ -52,36 +54,56 @@ def decode_images(blob: Bytes, offset: NDArray[np.int64], where: str) -> Bytes:
     return images
 
 
-def read_image(path: Path, size: tuple[int, int] | None = None) -> Bytes:
-    """Return one picture file as (height, width, 3), resized (height, width) if ``size`` is given."""
+@contextmanager
+def opened(path: Path) -> Iterator[Image]:
+    """Open a picture file; its pixels are read when they are asked for. Raise DataError if it cannot be read."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(path) as picture:
-            colour = _colour(picture)
+            yield picture
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as reason:
         raise DataError(
             f"{path}: this picture cannot be read ({reason}). Repair or remove it.",
             code="file-unreadable",
             path=str(path),
         ) from reason
-    if size is not None and (colour.height, colour.width) != size:
-        colour = colour.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    return np.asarray(colour)
 
 
-def _colour(picture: Image) -> Image:
-    """Return a picture with three channels of a byte; of 16 bits the upper eight are kept, where Pillow would clip."""
-    if picture.mode == "F":
-        raise OSError("it holds fractions; write it with 8 or 16 bits")
-    if not picture.mode.startswith("I"):
-        return picture.convert("RGB")
-    values = np.asarray(picture).astype(np.int64)
-    if values.min() < 0 or values.max() > 0xFFFF:
-        raise OSError(f"it holds numbers from {values.min()} to {values.max()}; write it with 8 or 16 bits")
+def depth(picture: Image) -> str:
+    """Return what a picture's pixels are: ``8 bits``, ``16 bits`` or ``fractions``; nothing is decoded for it."""
+    return "fractions" if picture.mode == "F" else "16 bits" if picture.mode.startswith("I") else "8 bits"
+
+
+def read_image(path: Path, size: tuple[int, int] | None = None) -> NDArray[Any]:
+    """Return one picture file, resized (height, width) if ``size`` is given.
+
+    One of 8 bits becomes colours, uint8 (3, height, width). Deeper ones become float32 (1, height, width): of 16 bits
+    x / 65535, fractions as they are.
+    """
+    with opened(path) as picture:
+        deep = depth(picture)
+        pixels = picture.convert("RGB") if deep == "8 bits" else _shades(picture)
+        if size is not None and (pixels.height, pixels.width) != size:
+            pixels = pixels.resize((size[1], size[0]), _BILINEAR)
+    if deep == "8 bits":
+        return np.moveaxis(np.asarray(pixels), 2, 0)
+    values = np.asarray(pixels, np.float32)[None]
+    return values / np.float32(0xFFFF) if deep == "16 bits" else values
+
+
+_BILINEAR = 2
+"""Pillow's number of it."""
+
+
+def _shades(picture: Image) -> Image:
+    """Return a deep picture in one channel of floats, which hold 16 bits exactly."""
     from PIL.Image import fromarray
 
-    return fromarray((values >> 8).astype(np.uint8)).convert("RGB")
+    values = np.asarray(picture)
+    if depth(picture) == "16 bits" and (values.min() < 0 or values.max() > 0xFFFF):
+        raise OSError(f"it holds numbers from {values.min()} to {values.max()}; write it with 16 bits or as fractions")
+    return fromarray(values.astype(np.float32))
 
 
 def resize_images(images: Tensor, size: int) -> Tensor:

@@ -6,6 +6,7 @@ the targets, and ``Dataset.classes`` names the model's outputs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,6 +28,8 @@ class Task:
     """The type of the targets."""
     outputs: ClassVar[str] = "classes"
     """What the model's outputs stand for, in a word."""
+    takes_further: ClassVar[bool] = False
+    """Whether data may lack some of the outputs: of classes yes, of columns no."""
 
     @property
     def has_classes(self) -> bool:
@@ -48,6 +51,14 @@ class Task:
     def strata(self, targets: Tensor) -> Tensor:
         """Return int64 (examples,): what a random split keeps in proportion."""
         return torch.zeros(len(targets), dtype=torch.int64)
+
+    def stand_ins(self, count: int, num_outputs: int, example: Sequence[int]) -> Tensor:
+        """Return targets in the right form, in place of some that are not known; ``example`` is an input's shape."""
+        return torch.zeros(count, num_outputs)
+
+    def renumbered(self, targets: Tensor, places: Tensor) -> Tensor:
+        """Return the targets where output i has become output ``places[i]``; all outputs are there."""
+        return targets[:, places.argsort()]
 
     def check(self, name: str, inputs: Tensor, targets: Tensor, num_outputs: int) -> None:
         """Raise DataError if the targets do not have the form of this task."""
@@ -82,6 +93,7 @@ class Classification(Task):
     """One class for each example; the loss is the cross-entropy."""
 
     name: ClassVar[str] = "classification"
+    takes_further: ClassVar[bool] = True
     main: ClassVar[str] = "accuracy"
     dtype: ClassVar[torch.dtype] = torch.int64
 
@@ -101,6 +113,14 @@ class Classification(Task):
     def strata(self, targets: Tensor) -> Tensor:
         """Return the classes."""
         return targets
+
+    def stand_ins(self, count: int, num_outputs: int, example: Sequence[int]) -> Tensor:
+        """Return one class after another."""
+        return torch.arange(count) % num_outputs
+
+    def renumbered(self, targets: Tensor, places: Tensor) -> Tensor:
+        """Return the classes by their new numbers."""
+        return places[targets]
 
     def _axes(self, inputs: Tensor) -> int:
         return 1
@@ -169,6 +189,7 @@ class Segmentation(Task):
     """A class for each pixel, as a mask; the loss is the mean cross-entropy over pixels."""
 
     name: ClassVar[str] = "segmentation"
+    takes_further: ClassVar[bool] = True
     main: ClassVar[str] = "iou"
     dtype: ClassVar[torch.dtype] = torch.int64
 
@@ -184,6 +205,14 @@ class Segmentation(Task):
         """Return in how many examples each class occurs."""
         flat = targets.flatten(1)
         return torch.stack([(flat == label).any(1).sum() for label in range(num_outputs)]).float()
+
+    def stand_ins(self, count: int, num_outputs: int, example: Sequence[int]) -> Tensor:
+        """Return masks of the first class."""
+        return torch.zeros(count, *example[1:], dtype=torch.int64)
+
+    def renumbered(self, targets: Tensor, places: Tensor) -> Tensor:
+        """Return the masks by the classes' new numbers."""
+        return places[targets]
 
     def _axes(self, inputs: Tensor) -> int:
         return inputs.ndim - 1

@@ -262,7 +262,8 @@ def _described(plan: TrainingPlan, task: Task) -> dict[str, Any]:
 def fingerprint(federation: Federation) -> str:
     """Return a hash of the examples and of who holds them."""
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(federation.data.inputs.cpu().contiguous().numpy().tobytes())
+    # Not as bytes: inputs may lie on the disk, and be larger than the memory.
+    digest.update(federation.data.inputs.cpu().contiguous().numpy().data)
     digest.update(federation.data.labels.cpu().numpy().tobytes())
     for client in federation.clients:
         digest.update(repr((client.name, client.domain, client.held_out, client.transform)).encode())

@@ -1,11 +1,7 @@
-"""A folder that remembers embeddings by content, so that the same examples are encoded once.
-
-The folder is the environment variable ``FEDATLAS_CACHE``, else ``~/.cache/fedatlas``. It may be deleted at any time.
-"""
+"""A folder that remembers embeddings by content, so that the same examples are encoded once."""
 
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,17 +11,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedatlas.data.cache import CACHE_VARIABLE, cache_folder
 from fedatlas.errors import DataError
 from fedatlas.runs.files import replacing
-
-CACHE_VARIABLE = "FEDATLAS_CACHE"
-DEFAULT_FOLDER = "~/.cache/fedatlas"
 
 
 def cache_file(key: str) -> Path:
     """Return the file that belongs to a key."""
-    folder = Path(os.environ.get(CACHE_VARIABLE) or DEFAULT_FOLDER).expanduser()
-    return folder / "embeddings" / f"{key}.safetensors"
+    return cache_folder() / "embeddings" / f"{key}.safetensors"
 
 
 def content_key(words: Sequence[Any], tensors: Iterable[Tensor]) -> str:

@@ -10,7 +10,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fedatlas.data.dataset import DTYPES, Dataset, check_finite
+from fedatlas.data.dataset import DTYPES, Dataset
+from fedatlas.data.loading.image_arrays import (
+    are_8_bit,
+    are_deep_images,
+    as_bytes,
+    as_they_are,
+    channels_first,
+    float32,
+)
 from fedatlas.data.task import CLASSIFICATION, Task, find_task
 from fedatlas.errors import DataError, UsageError, unknown_name
 
@@ -40,11 +48,12 @@ def from_arrays(
     and ones, with ``"regression"`` a number or a row of numbers, with ``"segmentation"`` a mask of classes;
     ``classes`` then names the columns or classes.
 
-    ``inputs`` are images (uint8, or floats in [0, 1]; N x height x width, channels first or last) or features (numbers,
-    N x width) or other arrays, taken as they are: 16-bit and other float images, signals, volumes (``kind="array"``
-    takes any so). With ``kind="tokens"``, or a vocabulary, they are tokens (whole numbers, N x length). ``labels``,
-    ``domain`` and ``owner`` are integers or names, one for each example. ``owner`` is the natural client of an example,
-    ``vocabulary`` what each token stands for.
+    ``inputs`` are images (uint8, or floats that are 256 shades in [0, 1]; N x height x width, channels first or last)
+    or features (numbers, N x width) or other arrays, taken as they are: 16-bit and other float images, signals, volumes
+    (``kind="array"`` takes any so; ``kind="image"`` rounds floats in [0, 1] to 256 shades). With ``kind="tokens"``,
+    or a vocabulary, they are tokens (whole numbers, N x length). ``labels``, ``domain`` and ``owner`` are integers or
+    names, one for each example. ``owner`` is the natural client of an example, ``vocabulary`` what each token stands
+    for.
 
         >>> data = from_arrays([[0.1, 0.2], [0.3, 0.4]], ["cat", "dog"])
         >>> data.kind, data.classes
@@ -113,12 +122,12 @@ def as_inputs(name: str, inputs: ArrayLike | Tensor, kind: str | None = None) ->
         raise unknown_name("kind of inputs", kind, DTYPES)
     values = _array(inputs)
     form, axes = values.dtype.kind, values.ndim
-    if axes > 2 and form in "uif" and (kind == "array" or (kind is None and not _are_8_bit(values))):
-        return _as_they_are(values)
+    if axes > 2 and form in "uif" and (kind == "array" or (kind is None and not are_8_bit(values))):
+        return as_they_are(values if kind == "array" or not are_deep_images(values) else channels_first(values))
     if axes in (3, 4) and form in "uif" and kind in (None, "image"):
-        return _images(name, values)
+        return as_bytes(name, values)
     if axes == 2 and form in "uifb" and kind in (None, "features"):
-        return _float32(values)
+        return float32(values)
     if axes == 2 and form in "ui" and kind == "tokens":
         if values.size and values.min() < 0:
             raise DataError(
@@ -139,60 +148,6 @@ def as_inputs(name: str, inputs: ArrayLike | Tensor, kind: str | None = None) ->
     )
 
 
-def _are_8_bit(values: Array) -> bool:
-    """Return whether values are pictures of 256 shades, or floats in [0, 1] that can stand for some."""
-    if values.ndim not in (3, 4) or values.dtype == np.uint16:
-        return False
-    if values.dtype == np.uint8 or not values.size:
-        return True
-    low, high = values.min(), values.max()
-    # NaN is neither; it is an error in either form.
-    return bool(low >= 0 and high <= (1 if values.dtype.kind == "f" else 255))
-
-
-def _as_they_are(values: Array) -> Tensor:
-    """Return an array as float32: 16-bit images in [0, 1] (x / 65535), as 8-bit ones are later, others unchanged."""
-    return _float32(values / np.float32(65535) if values.dtype == np.uint16 else values)
-
-
-def _float32(values: Array) -> Tensor:
-    """Return floats of 32 bits; those too large become infinite, which is an error later."""
-    with np.errstate(over="ignore"):
-        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
-
-
-def _images(name: str, values: Array) -> Tensor:
-    if values.dtype != np.uint8:
-        scale = 1 if values.dtype.kind == "f" else 255
-        low, high = (values.min(), values.max()) if values.size else (0, 0)
-        # Written so that NaN fails too.
-        if not (low >= 0 and high <= scale):
-            check_finite(name, _float32(values))
-            raise DataError(
-                f"{name}: images of {values.dtype} must be in [0, {scale}], got {low} to {high}. "
-                "Undo the normalisation and give mean= and std= instead, or clip.",
-                code="out-of-range",
-                got=low,
-                what="images",
-                most=high,
-            )
-        values = np.round(values * (255 / scale)).astype(np.uint8)
-    if values.ndim == 3:
-        values = values[:, None]
-    else:
-        # Small images can be read both ways: 1 or 3 channels are likelier than 2 or 4, and first is the usual place.
-        likely = [axis for counts in ((1, 3), (2, 4)) for axis in (1, 3) if values.shape[axis] in counts]
-        if not likely:
-            raise DataError(
-                f"{name}: images of shape {values.shape} have no axis of 1 to 4 channels, first or last.",
-                code="wrong-shape",
-                what="images",
-                shape=values.shape,
-            )
-        values = np.moveaxis(values, likely[0], 1)
-    return torch.from_numpy(np.ascontiguousarray(values))
-
-
 def _targets(name: str, values: Array, classes: Sequence[str] | None, task: Task) -> tuple[Tensor, tuple[str, ...]]:
     """Return the targets in the form of the task, and the names of what is predicted."""
     if task.has_classes:
@@ -205,7 +160,7 @@ def _targets(name: str, values: Array, classes: Sequence[str] | None, task: Task
             what="labels",
         )
     if task.dtype == torch.float32:
-        found = _float32(values if values.ndim > 1 else values[:, None])
+        found = float32(values if values.ndim > 1 else values[:, None])
         count = found.shape[1]
     else:
         found = torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))

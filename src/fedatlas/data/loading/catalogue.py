@@ -8,7 +8,7 @@ from typing import Any
 
 from fedatlas.errors import UsageError, unknown_name
 
-SIZE = "size"
+SIZE, TASK = "size", "task"
 TABLE_ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
 DIGITS = tuple("0123456789")
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

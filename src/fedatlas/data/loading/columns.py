@@ -31,7 +31,8 @@ _FEW_SIZES = 8
 class Roles:
     """What each column of a table is for."""
 
-    label: str
+    labels: tuple[str, ...]
+    """One column, or of several numbers or labels one each."""
     client: str | None
     domain: str | None
     ids: tuple[str, ...]
@@ -43,21 +44,22 @@ def find_roles(
     table: CellTable,
     *,
     client: str | None = "auto",
-    label: str | None = "auto",
+    label: str | Sequence[str] | None = "auto",
     domain: str | None = "auto",
     id: str | None = "auto",
     drop: Sequence[str] = (),
 ) -> Roles:
     """Return what the columns are for: as named, or by their usual names where ``auto`` is given."""
     names = list(table.columns)
-    named = [name for name in (client, label, domain, id) if name not in (None, "auto")]
+    labels = [label] if isinstance(label, str) else list(label or ())
+    named = [name for name in (client, *labels, domain, id) if name not in (None, "auto")]
     for name in (*named, *drop):
         if name not in names:
             raise unknown_name(f"column in {table.where}:", name, names)
     free = [name for name in names if name not in drop and name not in named]
     if label == "auto":
-        label = _one(table, "label", free, LABELS)
-    if label is None:
+        labels = [name for name in (_one(table, "label", free, LABELS),) if name is not None]
+    if not labels:
         raise DataError(
             f"{table.where}: no column is the label; the columns are {', '.join(map(repr, names[:20]))}. Name it with "
             "label= (in a config, data.label).",
@@ -69,7 +71,7 @@ def find_roles(
     client = _one(table, "client", free, CLIENTS) if client == "auto" else client
     domain = _one(table, "domain", free, DOMAINS) if domain == "auto" else domain
     ids = tuple(_usual(free, IDS)) if id == "auto" else () if id is None else (id,)
-    special = {label, client, domain, *ids, *drop}
+    special = {*labels, client, domain, *ids, *drop}
     inputs = tuple(name for name in names if name not in special)
     if not inputs:
         raise DataError(
@@ -80,7 +82,7 @@ def find_roles(
             columns=names,
             path=table.where,
         )
-    return Roles(label=label, client=client, domain=domain, ids=ids, inputs=inputs, dropped=tuple(drop))
+    return Roles(labels=tuple(labels), client=client, domain=domain, ids=ids, inputs=inputs, dropped=tuple(drop))
 
 
 def _usual(names: Sequence[str], usual: Sequence[str]) -> list[str]:

@@ -2,16 +2,16 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedatlas.data.dataset import Dataset, first_few
-from fedatlas.data.images import read_image
 from fedatlas.data.loading.arrays import from_arrays
+from fedatlas.data.loading.picture_cache import cached_pictures
+from fedatlas.data.loading.pictures import MASKS_TASK, Masks, Pictures, paired
+from fedatlas.data.task import CLASSIFICATION, find_task
 from fedatlas.errors import DataError, UsageError
 
 PICTURE_ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
@@ -19,20 +19,37 @@ SPLIT_NAMES = {"train", "training", "test", "testing", "val", "valid", "validati
 
 
 def from_image_folder(
-    path: str | Path, *, size: int | tuple[int, int] | None = None, name: str | None = None
+    path: str | Path,
+    *,
+    size: int | tuple[int, int] | None = None,
+    name: str | None = None,
+    task: str = CLASSIFICATION.name,
 ) -> Dataset:
     """Return a Dataset from pictures in ``path/class/`` or ``path/domain/class/``.
 
-    ``size`` (one number, or height and width) resizes them; without it all must be of one size. Grey pictures are read
-    as colour. If the outer folders are ``train`` and ``test``, they are the official split and not domains.
+    ``size`` (one number, or height and width) resizes them; without it all must be of one size. Grey pictures of 8 bits
+    are read as colour; those of 16 bits or of fractions become float32 arrays of one channel. If the outer folders are
+    ``train`` and ``test``, they are the official split and not domains.
+
+    With ``task="segmentation"`` the inner folders are ``images`` and ``masks``: for each picture a mask of the same
+    name, whose pixels are the numbers of classes.
+
+    Pictures are read once, into a cache. Those of more than 1 GiB stay there, and are read as they are needed.
     """
-    shape = _size(size)
-    folder = Path(path)
+    shape, aim = _size(size), find_task(task)
+    folder = Path(path).expanduser()
     if not folder.is_dir():
         raise UsageError(
             f"{folder}: there is no such folder. Give a folder of class folders with pictures.",
             code="file-missing",
             path=str(folder),
+        )
+    if not (aim.has_classes or aim.name == MASKS_TASK):
+        raise UsageError(
+            f"{folder}: a folder of pictures says the class of each, or has masks; the targets of {aim.name} need "
+            "from_arrays, or an npz file.",
+            code="task-unfit",
+            got=aim.name,
         )
     files = [("", inner.name, file) for inner in _folders(folder) for file in _pictures(inner)]
     nested = [
@@ -62,30 +79,23 @@ def from_image_folder(
     full = {file.parent for _, _, file in found}
     _warn_empty(folder, full, deep=bool(nested))
     _warn_others(folder, full)
+    masks = None
+    if not aim.has_classes:
+        found, masks = paired(folder, found)
+        outer_names = [outer for outer, _, _ in found]
+    pictures = cached_pictures(folder, [file for _, _, file in found], Pictures(shape))
+    targets: Any = [inner for _, inner, _ in found]
+    if masks is not None:
+        targets = cached_pictures(folder, masks, Masks(shape))
     return from_arrays(
-        _read_all([file for _, _, file in found], shape),
-        [inner for _, inner, _ in found],
+        pictures,
+        targets,
         name=name or folder.resolve().name,
+        kind="image" if pictures.dtype == np.uint8 else "array",
+        task=task,
         domain=outer_names if nested and not is_split else None,
         is_test=[outer == "test" for outer in outer_names] if is_split else None,
     )
-
-
-def _read_all(files: Sequence[Path], shape: tuple[int, int] | None) -> NDArray[np.uint8]:
-    """Return pictures of one size as one array."""
-    first = read_image(files[0], shape)
-    images = np.empty((len(files), *first.shape), np.uint8)
-    for i, file in enumerate(files):
-        pixels = read_image(file, shape)
-        if pixels.shape != first.shape:
-            raise DataError(
-                f"{file}: this picture is {pixels.shape[1]}x{pixels.shape[0]}, {files[0]} is "
-                f"{first.shape[1]}x{first.shape[0]}. Give size= (in a config, data.size) to resize all of them.",
-                code="pictures-differ",
-                path=str(file),
-            )
-        images[i] = pixels
-    return images
 
 
 def _size(size: Any) -> tuple[int, int] | None:

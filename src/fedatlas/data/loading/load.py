@@ -21,6 +21,7 @@ from fedatlas.data.loading.catalogue import (
     SHAKESPEARE_FRACTION,
     SIZE,
     TABLE_ENDINGS,
+    TASK,
     HubSource,
     NamedSet,
     canonical_name,
@@ -57,7 +58,7 @@ def load_dataset(
     authors' own files for MNIST and CIFAR, ``<name>/`` as a picture folder; then on the Hugging Face hub. ``seed``
     matters where something is drawn: ``digits``, ``digit_five``, ``shakespeare``. ``domains``
     are those to keep, in this order; of ``digit_five`` only their files are needed. ``options`` are ``from_table``'s
-    for a table, such as its columns, and ``size`` for a picture folder.
+    for a table, such as its columns, ``size`` for a picture folder, and ``task`` for any of your own.
 
         >>> load_dataset("digits").domains
         ('handwritten', 'printed', 'thin', 'photo', 'scene')
@@ -84,8 +85,9 @@ def _check_options(name: str | Path, options: Mapping[str, Any]) -> None:
     is_table = ending in TABLE_ENDINGS or (entry is not None and entry.table != "")
     is_file = entry is not None or ending == ".npz"
     for titles, fits, kind in (
-        ([title for title in options if title != SIZE], is_table, f"a table ({', '.join(TABLE_ENDINGS)})"),
+        ([title for title in options if title not in (SIZE, TASK)], is_table, f"a table ({', '.join(TABLE_ENDINGS)})"),
         ([title for title in options if title == SIZE], not (is_table or is_file), "a folder of pictures"),
+        ([title for title in options if title == TASK], entry is None, "a file or folder of yours"),
     ):
         if titles and not fits:
             raise UsageError(
@@ -101,7 +103,7 @@ def _load_path(name: str | Path, seed: int, options: Mapping[str, Any]) -> Datas
     check_source(name)
     path = Path(name).expanduser()
     if path.suffix == ".npz":
-        return from_npz(path)
+        return from_npz(path, **options)
     if path.suffix in TABLE_ENDINGS:
         return from_table(path, seed=seed, **options)
     return from_image_folder(path, **options)

@@ -12,25 +12,31 @@ import torch
 from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.data.loading.cells import CellTable
 from fedatlas.data.loading.columns import MAX_CATEGORIES, Roles, as_names, check_filled, find_roles, parse_column
+from fedatlas.data.loading.targets import Classes, Targets, read_targets
 from fedatlas.data.preparation import Preparation
 from fedatlas.data.table import Table, category_order
+from fedatlas.data.task import CLASSIFICATION, find_task
 from fedatlas.errors import DataError, UsageError, unknown_name
-
-Classes = Mapping[str, Sequence[Any]] | Sequence[str]
 
 
 def from_cells(
-    cells: CellTable, *, classes: Classes | None = None, categorical: Sequence[str] = (), **columns: Any
+    cells: CellTable,
+    *,
+    classes: Classes | None = None,
+    categorical: Sequence[str] = (),
+    task: str = CLASSIFICATION.name,
+    **columns: Any,
 ) -> Dataset:
     """Return a Dataset from a table's cells; ``columns`` are the options of ``find_roles``.
 
     Its inputs are not scaled yet: ``federate`` does that, by the clients' training rows.
     """
+    aim = find_task(task)
     roles = find_roles(cells, **columns)
     for name in categorical:
         if name not in roles.inputs:
             raise unknown_name(f"column in {cells.where}: categorical", name, roles.inputs)
-    labels, class_names = _labels(cells, roles.label, classes)
+    targets = _class_numbers(cells, roles, classes) if aim.has_classes else read_targets(cells, roles, classes, aim)
     owner, owners = _named(cells, roles.client)
     domain, domains = _named(cells, roles.domain)
     _check_ids(cells, roles, owner)
@@ -39,15 +45,16 @@ def from_cells(
     return Dataset(
         name=cells.name,
         inputs=torch.from_numpy(preparation.inputs(table)),
-        labels=torch.tensor(labels),
-        classes=class_names,
+        labels=targets.values,
+        classes=targets.names,
         owners=owners,
         owner=owner,
         domains=domains,
         domain=domain,
         table=table,
         preparation=preparation,
-        remarks=(_found(cells, roles, table, Counter(class_names[i] for i in labels), owners),),
+        remarks=(_found(cells, roles, table, targets.told, owners),),
+        task=aim,
     )
 
 
@@ -62,8 +69,18 @@ def read_columns(cells: CellTable, names: Sequence[str], categorical: Collection
     )
 
 
-def _labels(cells: CellTable, column: str, classes: Classes | None) -> tuple[list[int], tuple[str, ...]]:
+def _class_numbers(cells: CellTable, roles: Roles, classes: Classes | None) -> Targets:
     """Return the number of each row's class, and the names of the classes."""
+    if len(roles.labels) > 1:
+        raise UsageError(
+            f"{cells.where}: an example has one class, and {len(roles.labels)} columns are its label: "
+            f"{first_few(roles.labels)}. Name one column; or give task='multi-label' or 'regression' (in a config, "
+            "data.task).",
+            code="settings-conflict",
+            got=list(roles.labels),
+            setting="label",
+        )
+    column = roles.labels[0]
     names = as_names(cells.columns[column])
     check_filled(cells.where, column, names)
     if classes is None:
@@ -83,7 +100,10 @@ def _labels(cells: CellTable, column: str, classes: Classes | None) -> tuple[lis
             got=names[strange - 1],
             known=list(class_of),
         )
-    return [class_of[name] for name in names], class_names
+    numbers = [class_of[name] for name in names]
+    counts = Counter(class_names[i] for i in numbers)
+    said = ", ".join(f"{name}: {count:,}" for name, count in counts.most_common(4))
+    return Targets(torch.tensor(numbers), class_names, f"label {column!r} ({said}{', ...' if len(counts) > 4 else ''})")
 
 
 def _groups(classes: Classes) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -120,8 +140,8 @@ def _check_classes(cells: CellTable, column: str, known: Sequence[str]) -> None:
     if broken is not None or many:
         raise DataError(
             f"{cells.where}: the label {column!r} has {len(known)} different values, such as {broken or known[-1]!r}: "
-            "a measurement or a name, not a class. Only classes can be learned. Name another column with label=, or "
-            "make classes of it first.",
+            "a measurement or a name, not a class. To predict a number, give task='regression' (in a config, "
+            "data.task). Or name another column with label=, or make classes of it first.",
             code="not-classes",
             column=column,
             got=broken or known[-1],
@@ -167,10 +187,9 @@ def _check_ids(cells: CellTable, roles: Roles, owner: torch.Tensor | None) -> No
             )
 
 
-def _found(cells: CellTable, roles: Roles, table: Table, classes: Counter[str], owners: Sequence[str]) -> str:
+def _found(cells: CellTable, roles: Roles, table: Table, targets: str, owners: Sequence[str]) -> str:
     """Return one line that says what was found in a table."""
-    counts = ", ".join(f"{name}: {count:,}" for name, count in classes.most_common(4))
-    said = [f"label {roles.label!r} ({counts}{', ...' if len(classes) > 4 else ''})"]
+    said = [targets]
     if roles.client is None:
         said.append("no client column")
     else:

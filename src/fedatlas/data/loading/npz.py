@@ -17,6 +17,7 @@ from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.data.images import decode_images
 from fedatlas.data.loading.arrays import from_arrays
 from fedatlas.data.memory import physical_memory
+from fedatlas.data.task import CLASSIFICATION, find_task
 from fedatlas.errors import DataError, UsageError
 
 Array = NDArray[Any]
@@ -25,15 +26,16 @@ BESIDE = ("classes", "domain", "is_test", "mean", "owner", "std", "vocabulary")
 WHOLE, SPLIT = ("x", "y", "webp", "offset"), ("x_train", "y_train", "x_test", "y_test")
 
 
-def from_npz(path: str | Path, *, name: str | None = None) -> Dataset:
+def from_npz(path: str | Path, *, name: str | None = None, task: str = CLASSIFICATION.name) -> Dataset:
     """Return a Dataset from an npz file.
 
     The arrays are named ``x``, ``y``; or ``x_train``, ``y_train``, ``x_test``, ``y_test``; or ``<domain>_x``,
     ``<domain>_y`` for each domain. ``classes`` names the classes, ``vocabulary`` the tokens, ``mean`` and ``std`` scale
     the images; ``domain``, ``owner`` and ``is_test`` may stand beside (with a test part: training first, then test).
     In place of pixels there may be packed WebP pictures: ``webp`` and ``offset`` for ``x``, ``<part>_webp`` and
-    ``<part>_offset`` for a part.
+    ``<part>_offset`` for a part. ``task`` says what ``y`` holds, as for ``from_arrays``.
     """
+    find_task(task)
     file = Path(path)
     arrays = read_npz(file)
     _check_axes(file, arrays)
@@ -58,6 +60,7 @@ def from_npz(path: str | Path, *, name: str | None = None) -> Dataset:
         np.concatenate([x for x, _ in parts.values()]),
         np.concatenate([y for _, y in parts.values()]),
         name=name or file.stem,
+        task=task,
         classes=[str(c) for c in arrays["classes"]] if "classes" in arrays else None,
         vocabulary=[str(token) for token in arrays.get("vocabulary", ())],
         **{key: arrays[key].astype(float).tolist() for key in ("mean", "std") if key in arrays},
@@ -129,7 +132,7 @@ def _check_sizes(file: Path) -> None:
             if not member.filename.endswith(".npy"):
                 raise ValueError(f"{member.filename!r} is not an array")
             with archive.open(member) as content:
-                shape, dtype = _header(content)
+                shape, dtype = npy_header(content)
                 held = member.file_size - content.tell()
             stated = math.prod(shape) * dtype.itemsize
             if dtype.hasobject or stated != held:
@@ -145,7 +148,8 @@ def _check_sizes(file: Path) -> None:
         )
 
 
-def _header(content: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def npy_header(content: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and type that an array in a file states; what follows is not read."""
     version = np.lib.format.read_magic(content)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(content)

@@ -14,14 +14,15 @@ from fedatlas.errors import UsageError
 
 TEXT = "text"
 _OF_TEXTS = ("context", "stride", "fraction")
-_OF_NUMBERS = ("id", "classes", "categorical", "drop")
+_OF_NUMBERS = ("id", "classes", "categorical", "drop", "task")
 
 
 class TableOptions(TypedDict, total=False):
     """How a table is read; a column that is None does not exist, and one that is not given is looked for."""
 
     client: str | None
-    label: str | None
+    label: str | Sequence[str] | None
+    """A column; of several numbers or labels that are predicted, one each."""
     domain: str | None
     id: str | None
     """Of numbers: the column that names each row; it is not an input."""
@@ -31,6 +32,8 @@ class TableOptions(TypedDict, total=False):
     """Of numbers: columns whose numbers are codes of categories."""
     drop: Sequence[str]
     """Of numbers: columns that are not used."""
+    task: str
+    """Of numbers: what is predicted: ``classification``, ``regression`` or ``multi-label``."""
     context: int
     """Of texts: characters that a model sees."""
     stride: int
@@ -81,5 +84,5 @@ def from_table(
                 code="wrong-type",
                 setting="text",
             )
-        return read_texts(source, text=text or TEXT, name=name, seed=seed, **options)
+        return read_texts(source, text=text or TEXT, name=name, seed=seed, **options)  # type: ignore[arg-type]
     return from_cells(read_cells(source, name), **options)

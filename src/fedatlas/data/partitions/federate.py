@@ -260,12 +260,12 @@ def _test_split(data: Dataset, test_fraction: float, seed: int) -> np.ndarray[An
 
 
 def _take(data: Dataset, indices: Indices) -> Dataset:
-    """Return a data set of some of the examples; a leading run shares the memory."""
+    """Return a data set of some of the examples; those that lie one after another share the memory."""
     kept = torch.from_numpy(indices)
-    run = len(indices) > 0 and int(indices[-1]) == len(indices) - 1
+    run = len(indices) > 0 and int(indices[-1] - indices[0]) == len(indices) - 1
 
     def part(values: Tensor) -> Tensor:
-        return values[: len(indices)] if run else values[kept.to(values.device)]
+        return values[int(indices[0]) : int(indices[-1]) + 1] if run else values[kept.to(values.device)]
 
     return replace(
         data,

@@ -87,7 +87,7 @@ class Request:
             federation,
             work,
             seeds.batches,
-            metrics=make_metrics(plan.metrics),
+            metrics=make_metrics(plan.metrics, federation.data.task),
             intervals=plan.intervals,
         )
         runner.data(0).place = int(self.about["place"])

@@ -26,7 +26,6 @@ from fedatlas.algorithms.user_function import find_function
 from fedatlas.config.config import Config
 from fedatlas.config.reading import reading_elsewhere
 from fedatlas.data import Dataset, Federation, Iid, federate, load_dataset
-from fedatlas.data.loading.catalogue import kind_of
 from fedatlas.errors import DataError, UsageError, unknown_name
 
 KEYS = ("client", "data", "loader", "domain", "held-out", "memory", "forget", "policy", "device", "copies-key")
@@ -133,9 +132,8 @@ def _own_federation(settings: Mapping[str, Any], config: Config) -> Federation:
 
 
 def _read(path: str, config: Config) -> Dataset:
-    """Return the node's own data; a table is read as the run's config says."""
-    options = reading_elsewhere(config, path) if kind_of(path) == "table" else {}
-    return load_dataset(path, seed=config.seeds().partition, options=options)
+    """Return the node's own data, read as the run's config says."""
+    return load_dataset(path, seed=config.seeds().partition, options=reading_elsewhere(config, path))
 
 
 def _load(settings: Mapping[str, Any]) -> Dataset | Federation:

@@ -17,6 +17,7 @@ from fedatlas.data.dataset import DTYPES, Dataset, renumbered
 from fedatlas.data.federation import Client, Federation
 from fedatlas.data.preparation import Preparation
 from fedatlas.data.table import ColumnSums
+from fedatlas.data.task import CLASSIFICATION, Task, find_task
 from fedatlas.errors import DataError
 from fedatlas.seeds import generator
 
@@ -58,16 +59,12 @@ class DataForm:
     """Of the columns of a client's table, or of several clients'."""
     preparation: Preparation | None = None
     """How every table becomes inputs, once all sums are there."""
+    task: Task = CLASSIFICATION
+    """What is to be predicted."""
 
     @classmethod
     def of(cls, data: Dataset, rows: Tensor | None = None) -> DataForm:
         """Return the form of a data set; of a table with the sums of these rows, or of none."""
-        if not data.task.has_classes:
-            raise DataError(
-                f"{data.name}: a network trains on classes, and the task is {data.task.name}. Use the simulator.",
-                code="task-unfit",
-                got=data.task.name,
-            )
         some = np.zeros(0, np.int64) if rows is None else rows.cpu().numpy()
         return cls(
             kind=data.kind,
@@ -77,6 +74,7 @@ class DataForm:
             vocabulary=data.vocabulary,
             mean=data.mean,
             std=data.std,
+            task=data.task,
         )
 
     def values(self) -> dict[str, Any]:
@@ -93,7 +91,8 @@ class DataForm:
     def _plain(self) -> dict[str, Any]:
         names = ("kind", "shape", "classes", "vocabulary", "mean", "std")
         found = ((name, getattr(self, name)) for name in names)
-        return {name: value if isinstance(value, str) else list(value) for name, value in found}
+        task = {} if self.task.has_classes else {"task": self.task.name}
+        return {**{name: value if isinstance(value, str) else list(value) for name, value in found}, **task}
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> DataForm:
@@ -109,6 +108,7 @@ class DataForm:
             std=tuple(float(x) for x in values["std"]),
             sums=None if sums is None else ColumnSums.from_described(sums),
             preparation=None if preparation is None else Preparation.from_described(preparation),
+            task=find_task(str(values.get("task", CLASSIFICATION.name))),
         )
 
     def unite(self, other: DataForm) -> DataForm:
@@ -121,6 +121,13 @@ class DataForm:
                 wanted=self.line(),
             )
         classes = self.classes
+        if {*classes} != {*other.classes} and not self.task.takes_further:
+            raise DataError(
+                f"its targets are {list(other.classes)}, the others' are {list(classes)}",
+                code="names-unfit",
+                got=list(other.classes),
+                known=list(classes),
+            )
         if classes != other.classes:
             classes = tuple(sorted({*self.classes, *other.classes}, key=natural_order))
             _check_names("classes", classes, MOST_CLASSES)
@@ -139,8 +146,8 @@ class DataForm:
     def key(self) -> tuple[object, ...]:
         """Return what must be the same for all clients, to count by: of tables the columns."""
         if self.sums is None:
-            return (self.kind, self.shape, self.vocabulary, self.mean, self.std)
-        return (self.kind, tuple(self.sums.columns), tuple(self.sums.kinds))
+            return (self.task, self.kind, self.shape, self.vocabulary, self.mean, self.std)
+        return (self.task, self.kind, tuple(self.sums.columns), tuple(self.sums.kinds))
 
     def settled(self) -> DataForm:
         """Return the form after all clients' are united: the sums of tables become the preparation."""
@@ -160,9 +167,10 @@ class DataForm:
         """Return the form in words."""
         scaling = f", mean {list(self.mean)}, std {list(self.std)}" if self.mean else ""
         words = f", {len(self.vocabulary)} tokens known" if self.vocabulary else ""
+        task = "" if self.task.has_classes else f", for {self.task.name}"
         if self.sums is not None or self.preparation is not None:
-            return "the rows of a table"
-        return f"{self.kind} of shape {list(self.shape)}{scaling}{words}"
+            return f"the rows of a table{task}"
+        return f"{self.kind} of shape {list(self.shape)}{scaling}{words}{task}"
 
     def stand_in(self, members: Sequence[Member], sizes: Sequence[int] | None = None) -> Federation:
         """Return these clients with a few random examples, in place of data that the server never sees."""
@@ -177,11 +185,12 @@ class DataForm:
         data = Dataset(
             name="flower",
             inputs=inputs,
-            labels=torch.arange(total) % len(self.classes),
+            labels=self.task.stand_ins(total, len(self.classes), self.shape),
             classes=self.classes,
             mean=self.mean,
             std=self.std,
             vocabulary=self.vocabulary,
+            task=self.task,
         )
         parts = torch.arange(total).split(list(sizes))
         clients = (

@@ -47,6 +47,6 @@ def expected_replies(
         surveys=declared(algorithm.parts(), "survey", dimensions),
         introductions=declared(algorithm.parts(), "introduction", dimensions),
         losses=declared([algorithm.sharing], "losses", dimensions).shapes.get(algorithm.sharing.name, {}),
-        metrics=(*always(CLASSIFICATION), *make_metrics(metrics)),
+        metrics=(*always(form.task), *make_metrics(metrics, form.task)),
         num_classes=len(form.classes),
     )

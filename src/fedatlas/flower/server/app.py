@@ -38,6 +38,7 @@ from fedatlas.runs.writer import RunWriter, machine, versions
 from fedatlas.seeds import repeatable
 from fedatlas.training.loop import TrainingLoop
 from fedatlas.training.model import make_model
+from fedatlas.training.progress import scores_line
 from fedatlas.training.train import resolve
 
 NETWORK, INTRODUCTIONS, BEFORE = "flower", "introductions.safetensors", "before.json"
@@ -168,7 +169,7 @@ class Narrator:
 
     def advance(self, round: int, metrics: Mapping[str, Any]) -> None:
         """Print that a round is over."""
-        score = f": accuracy {metrics['accuracy']:.1%}" if metrics else ""
+        score = f": {scores_line(metrics)}" if metrics else ""
         print(f"round {round} of {self.rounds}{score}", flush=True)
 
 
@@ -200,6 +201,7 @@ def _describe(members: Sequence[Member], form: DataForm) -> dict[str, Any]:
     return {
         "data": NETWORK,
         "kind": form.kind,
+        **({} if form.task.has_classes else {"task": form.task.name}),
         "partition": "each client's own data, at its node",
         "classes": list(form.classes),
         "fingerprint": digest.hexdigest(),

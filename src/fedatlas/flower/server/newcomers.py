@@ -37,6 +37,7 @@ from fedatlas.parts.sharing import COMMON
 from fedatlas.parts.types import ServerState, Tensors
 from fedatlas.runs.manifest import add_file
 from fedatlas.runs.run import ADAPTED, ATLAS, Run
+from fedatlas.runs.schema import figure
 
 FIGURES = (
     "num_examples",
@@ -44,8 +45,6 @@ FIGURES = (
     "num_tuned",
     "num_tested",
     "seconds",
-    "accuracy_before",
-    "accuracy_after",
     "loss_before",
     "loss_after",
 )
@@ -92,7 +91,7 @@ def adapt_newcomers(config: Config, grid: Grid, folder: Path) -> Run:
 
     def check(name: str, records: RecordDict) -> dict[str, Any]:
         sent = {"bytes_received": num_bytes(contents[name]), "bytes_sent": num_bytes(records)}
-        found = {**_figures(records), "client": name, "round": checkpoint.state.round, **sent}
+        found = {**_figures(records, run.metric), "client": name, "round": checkpoint.state.round, **sent}
         if name in placed:
             found |= {"group": serving(checkpoint.state, placed[name].group), "placement": placed[name].to_dict()}
         return found
@@ -101,9 +100,10 @@ def adapt_newcomers(config: Config, grid: Grid, folder: Path) -> Run:
     kept = {record["client"]: record for record in run.adapted} | found
     add_file(folder, ADAPTED, json.dumps(list(kept.values()), indent=1).encode())
     for name, record in found.items():
+        before, after = (figure(run.metric, record[f"{run.metric}_{when}"]) for when in ("before", "after"))
         print(
-            f"{name}: accuracy {record['accuracy_before']:.1%} before, {record['accuracy_after']:.1%} after tuning "
-            f"{record['num_tuned']} numbers; {record['bytes_received']:,} bytes down, {record['bytes_sent']:,} up",
+            f"{name}: {run.metric} {before} before, {after} after tuning {record['num_tuned']} numbers; "
+            f"{record['bytes_received']:,} bytes down, {record['bytes_sent']:,} up",
             flush=True,
         )
     return run
@@ -200,10 +200,10 @@ def _model_of(
         return None
 
 
-def _figures(records: RecordDict) -> dict[str, Any]:
+def _figures(records: RecordDict, metric: str) -> dict[str, Any]:
     """Return the figures of a newcomer's reply, after a check that all numbers are finite."""
     reply: dict[str, Any] = json.loads(str(values(records, RECORD)["json"]))
-    record: dict[str, Any] = {name: reply[name] for name in FIGURES}
+    record: dict[str, Any] = {name: reply[name] for name in (*FIGURES, f"{metric}_before", f"{metric}_after")}
     for name, value in record.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise BadReplyError(f"{name} must be a finite number, got {value!r}", code="not-finite", name=name)
@@ -211,5 +211,5 @@ def _figures(records: RecordDict) -> dict[str, Any]:
     if not all(math.isfinite(loss) for loss in losses):
         raise BadReplyError("a loss is not finite", code="not-finite", name="losses")
     words = {name: str(reply[name])[:200] for name in ("algorithm", "origin")}
-    best = record["accuracy_after"]
-    return {**words, "domain": None, **record, "losses": losses, "accuracy_best": best, "curve": {}, "embedding": None}
+    best = {f"{metric}_best": record[f"{metric}_after"]}
+    return {**words, "domain": None, **record, "losses": losses, **best, "curve": {}, "embedding": None}
