@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace, shift: str, seed: int, method: str) -> 
             group = [found[name] for name in chosen]
             results = adapter.adapt_all(chosen, group=group, examples=count, rounds=0) if chosen else []
         else:
-            results = adapter.adapt_all(chosen, examples=count, rounds=options.tuning, steps=10)
+            results = adapter.adapt_all(chosen, examples=count, rounds=options.tuning, steps=10, tune="personal")
         yield {
             "shift": shift,
             "seed": seed,

@@ -68,7 +68,7 @@ def test_what_is_personal_is_tuned_and_the_rest_keeps_its_bits(
     adapter = Adapter(run, data=tiny_federation("images"), algorithm=algorithm)
     state = run.checkpoint().state
     expected = {**state.shared, **state.buffers}
-    adapted = adapter.adapt("client-6", lr=0.05, **SMALL)  # type: ignore[arg-type]
+    adapted = adapter.adapt("client-6", tune="personal", lr=0.05, **SMALL)  # type: ignore[arg-type]
     assert adapted.num_tuned == tuned
     assert (adapted.num_steps, adapted.num_examples) == ((12, 8) if tuned else (0, 0))
     assert same_bits(expected, {name: adapter.runner.bench.model.state_dict()[name] for name in expected})

@@ -6,11 +6,14 @@ import pytest
 import torch
 
 from fedatlas.adapting.adapter import Adapter
+from fedatlas.adapting.result import Adapted, AdaptingStopped
 from fedatlas.adapting.tuning import Tuning, can_tune_together
 from fedatlas.algorithms import fedavg, fedbn, fedper
 from fedatlas.algorithms.fedpce import fedpce
 from fedatlas.algorithms.fedsam import SharpnessAware
 from fedatlas.atlas import Atlas
+from fedatlas.client.context import LocalContext
+from fedatlas.client.data import ResidentData
 from fedatlas.client.work import LocalWork
 from fedatlas.engines.capture import Captured
 from fedatlas.engines.simulator import Simulator
@@ -135,11 +138,46 @@ def test_captured_steps_give_the_same_on_a_gpu(tmp_path: Path, monkeypatch: pyte
         assert same_bits(one.personal, other.personal)
 
 
-def test_held_out_clients_are_those_adapted_by_default_and_fedavg_only_tests(tmp_path: Path) -> None:
+def test_held_out_clients_are_those_adapted_by_default_and_fedavg_tunes_its_head(tmp_path: Path) -> None:
     _, adapter = trained(tmp_path, fedavg())
     results = adapter.adapt_all(**FEW)  # type: ignore[arg-type]
     assert [adapted.client for adapted in results] == ["client-6", "client-7"]
-    assert all(adapted.before.loss == adapted.after.loss and adapted.num_steps == 0 for adapted in results)
+    assert {(adapted.tune, adapted.num_tuned) for adapted in results} == {("head", results[0].num_tuned)}
+    asked = adapter.adapt_all(**FEW, tune="head")  # type: ignore[arg-type]
+    assert all(same_bits(one.personal, two.personal) for one, two in zip(results, asked, strict=True))
+    for nothing in ({**FEW, "tune": "personal"}, {**FEW, "rounds": 0}):
+        for adapted in adapter.adapt_all(**nothing):  # type: ignore[arg-type]
+            assert adapted.before.loss == adapted.after.loss
+            assert (adapted.num_steps, adapted.num_tuned) == (0, 0)
+
+
+@pytest.mark.parametrize("algorithm", [fedper(), fedbn()])
+def test_ctrl_c_keeps_the_rounds_that_were_tuned(
+    algorithm: Algorithm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the third of four rounds, clients have the values, losses and steps of two; in the first, none."""
+    _, adapter = trained(tmp_path, algorithm)
+    settings: dict[str, Any] = {**FEW, "rounds": 4, "evaluate_every": 1}
+    whole = adapter.adapt_all(**settings)
+    real = Tuning._open
+
+    def stopped_in(turn: int) -> list[Adapted]:
+        def opened(self: Tuning, client: ResidentData, number: int, personal: Tensors) -> LocalContext:
+            # The second client is opened after the first has taken its steps, where they go one after another.
+            if number == turn and client is self.clients[1]:
+                raise KeyboardInterrupt
+            return real(self, client, number, personal)
+
+        monkeypatch.setattr(Tuning, "_open", opened)
+        with pytest.raises(AdaptingStopped) as caught:
+            adapter.adapt_all(**settings)
+        return caught.value.results
+
+    assert stopped_in(1) == []
+    for one, other in zip(stopped_in(3), whole, strict=True):
+        assert one.losses == other.losses[:2]
+        assert one.num_steps == other.num_steps // 2
+        assert one.after.loss == other.curve[2].loss
 
 
 def test_running_statistics_and_whole_model_optimizers_are_tuned_one_after_another(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_step_of_the_head_and_of_all_worked_out_by_hand(tmp_path: Path) -> Non
     assert everything.personal["scale"].item() == pytest.approx(1.0450166, abs=1e-6)
     assert everything.after.loss < head.after.loss < head.before.loss
     assert everything.model().scale.item() == pytest.approx(1.0450166, abs=1e-6)  # type: ignore[operator, union-attr]
-    nothing = adapt(run, 1, **once)  # type: ignore[arg-type]
+    nothing = adapt(run, 1, tune="personal", **once)  # type: ignore[arg-type]
     assert (nothing.num_tuned, nothing.after.loss) == (0, head.before.loss)
 
 

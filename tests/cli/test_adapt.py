@@ -2,6 +2,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner, Result
 from claims import claim_again
 from fedatlas.adapting.adapter import Adapter
 from fedatlas.adapting.export import load_personalised
+from fedatlas.adapting.tuning import Tuning
 from fedatlas.atlas import Atlas, feature_average, label_histogram, make_encoder
 from fedatlas.atlas.add_client import place_client
 from fedatlas.cli.app import app
@@ -44,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return top
 
 
-@pytest.mark.parametrize(("name", "tuned"), [("fedpce", "32"), ("fedbn", "24"), ("fedper", "51"), ("fedavg", "0")])
+@pytest.mark.parametrize(("name", "tuned"), [("fedpce", "32"), ("fedbn", "24"), ("fedper", "51"), ("fedavg", "51")])
 def test_held_out_clients_are_adapted_and_recorded(folder: Path, name: str, tuned: str) -> None:
     result = invoke("adapt", folder / name, *FEW)
     assert result.exit_code == 0, result.output
@@ -53,20 +55,34 @@ def test_held_out_clients_are_adapted_and_recorded(folder: Path, name: str, tune
     assert len(records) == 2
     for record in records:
         assert f"{record['num_tuned']:,}" == tuned
-        assert (record["num_steps"], record["bytes_sent"], record["round"]) == (0 if name == "fedavg" else 6, 0, 1)
-        if name == "fedavg":
-            assert record["accuracy_before"] == record["accuracy_after"]
+        assert (record["num_steps"], record["bytes_sent"], record["round"]) == (6, 0, 1)
     assert ("their numbers" in result.output) == (name == "fedpce")
 
 
-def test_an_algorithm_that_keeps_nothing_tunes_a_head_when_asked(folder: Path) -> None:
+def test_an_algorithm_that_keeps_nothing_tunes_its_head_and_shows_how_far_it_is(folder: Path) -> None:
     result = invoke("adapt", folder / "fedavg", *FEW)
-    assert "--tune head tunes a copy of the last layer" in " ".join(result.output.split())
-    result = invoke("adapt", folder / "fedavg", "--tune", "head", *FEW)
     assert result.exit_code == 0, result.output
     assert "adapting: 2 of 2" in result.output
-    assert "keeps nothing personal" not in result.output
     assert {(record["num_tuned"], record["tune"]) for record in Run(folder / "fedavg").adapted} == {(51, "head")}
+
+
+def test_ctrl_c_keeps_the_clients_that_were_tuned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Tuning.round
+
+    def stopped(self: Tuning, number: int, personal: Any) -> Any:
+        if number == 2:
+            raise KeyboardInterrupt
+        return real(self, number, personal)
+
+    monkeypatch.setattr(Tuning, "round", stopped)
+    result = invoke("adapt", folder / "fedper", *FEW)
+    assert result.exit_code == 130, result.output
+    assert "clients that were tuned are kept" in result.output
+    assert {record["num_steps"] for record in Run(folder / "fedper").adapted} == {3}
+    monkeypatch.setattr(Tuning, "round", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    result = invoke("adapt", folder / "fedper", *FEW)
+    assert result.exit_code == 130
+    assert "Stopped before a client was tuned" in result.output
 
 
 def test_adapting_a_client_again_replaces_its_record(folder: Path) -> None:

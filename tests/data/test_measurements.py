@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedatlas.data import Client, Dataset, Federation, NaturalId, federate, from_table, load_dataset
+from fedatlas.data import Client, Dataset, Federation, Iid, NaturalId, federate, from_table, load_dataset
 from fedatlas.data.preparation import Preparation
 from fedatlas.data.table import Table
 from fedatlas.errors import DataError, UsageError
@@ -330,3 +330,12 @@ def test_heart_comes_with_its_hospitals_and_its_attribution() -> None:
     assert set(fewer.table.kinds) == {"number"}
     notice = (Path(load_dataset.__code__.co_filename).parents[1] / "embedded" / "NOTICE.md").read_text()
     assert all(name in notice for name in ("Janosi", "Steinbrunn", "Pfisterer", "Detrano", "CC BY 4.0"))
+
+
+def test_rows_with_values_that_are_all_kept_for_the_test_are_told_apart_from_empty_columns(tmp_path: Path) -> None:
+    """Of four rows two have an age; with half of the rows for the test, a seed puts just these two there."""
+    (tmp_path / "four.csv").write_text("hospital,label,age\na,0,\na,1,\na,0,3\na,1,4\n")
+    data = from_table(tmp_path / "four.csv")
+    with raises(DataError, "data-empty", what="columns") as caught:
+        federate(data, Iid(num_clients=1), test_fraction=0.5, seed=0)
+    assert "none of the 2 training rows has a value" in str(caught.value)

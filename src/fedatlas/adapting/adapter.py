@@ -10,21 +10,20 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from fedatlas.adapting.examples import with_few
+from fedatlas.adapting.examples import chosen_clients, with_few
 from fedatlas.adapting.models import GroupModels, freeze_shared
 from fedatlas.adapting.placement import Joining, Placer, need_placed
-from fedatlas.adapting.result import Adapted
+from fedatlas.adapting.result import Adapted, AdaptingStopped, Tuned
 from fedatlas.adapting.settings import AdaptSettings, Tune
 from fedatlas.adapting.starts import STARTS, Start, Starts, check_atlas
 from fedatlas.adapting.tuning import Tuning, warn_of_idle
-from fedatlas.adapting.widening import widened
+from fedatlas.adapting.widening import has_head, widened
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.placing import Placement
 from fedatlas.client.data import ResidentData
@@ -32,7 +31,7 @@ from fedatlas.client.runner import ClientRunner
 from fedatlas.client.work import LocalWork
 from fedatlas.config.reopen import run_algorithm, run_augment, run_federation, run_network
 from fedatlas.data import Dataset, Federation
-from fedatlas.errors import UsageError, expect, expect_number, unknown_name
+from fedatlas.errors import UsageError, expect, unknown_name
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.metric import known_metrics
 from fedatlas.parts.objective import CrossEntropy
@@ -106,9 +105,16 @@ class Adapter:
         found = (extension.client_vector(bench.model) for extension in self.algorithm.extensions)
         return next((name for name in found if name in bench.personal), None)
 
-    def widened(self, tune: Tune) -> Adapter:
+    @property
+    def usual_tune(self) -> Tune:
+        """What is tuned unless it is said: what is personal; where nothing is, the head, or all if none is known."""
+        if self.runner.bench.personal:
+            return "personal"
+        return "head" if has_head(self.runner.bench.model) else "all"
+
+    def widened(self, tune: Tune | None) -> Adapter:
         """Return this adapter over a network of which more is a client's own."""
-        if tune == "personal":
+        if tune is None or tune == "personal":
             return self
         if tune not in self._widened:
             wider = copy.copy(self)
@@ -180,13 +186,16 @@ class Adapter:
             examples: use this many training examples only, or one number for each client; fewer are among more.
             group: the clients' groups, where they are known, by number or as ``place`` returns them.
             progress: whether to show how many rounds are done, as ``train`` does.
+
+        Ctrl-C raises ``AdaptingStopped``, a KeyboardInterrupt that holds the results of the clients that were tuned,
+        some of them by fewer rounds.
         """
         if start == "group" and settings is None and "tune" not in changes:
             changes = {"rounds": 0, **changes}
         settings = (settings or AdaptSettings()).changed(changes)
         if isinstance(start, str) and start not in STARTS:
             raise unknown_name("start", start, STARTS)
-        numbers, counts = self._chosen(clients, examples)
+        numbers, counts = chosen_clients(self, clients, examples)
         if atlas is not None:
             check_atlas(atlas, self.run, start)
         seed = self.seeds.batches if settings.seed is None else settings.seed
@@ -199,6 +208,7 @@ class Adapter:
         ]
         need_placed([own for own in found if isinstance(own, Placement)])
         joining = [Joining(number, self._data(number, few[i]), found[i]) for i, number in enumerate(numbers)]
+        settings = replace(settings, tune=settings.tune or (self.usual_tune if settings.rounds else "personal"))
         return self.widened(settings.tune)._adapt_joining(joining, settings, (start, atlas), seed, progress)
 
     def _adapt_joining(
@@ -221,12 +231,17 @@ class Adapter:
             done += 1
             shown.advance(done, {})
 
-        with shown:
-            for chosen in dict.fromkeys(serving):
-                where = [i for i, own in enumerate(serving) if own == chosen]
-                self.models.load(chosen)
-                found = self._adapt_group([joining[i] for i in where], settings, start, seed, count_round)
-                results |= zip(where, found, strict=True)
+        try:
+            with shown:
+                for chosen in dict.fromkeys(serving):
+                    where = [i for i, own in enumerate(serving) if own == chosen]
+                    self.models.load(chosen)
+                    found = self._adapt_group([joining[i] for i in where], settings, start, seed, count_round)
+                    results |= zip(where, found.results, strict=True)
+                    if found.stopped:
+                        raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise AdaptingStopped([results[i] for i in sorted(results)]) from None
         return [results[i] for i in range(len(joining))]
 
     def _adapt_group(
@@ -236,7 +251,7 @@ class Adapter:
         start: tuple[Start | Tensors | None, Atlas | None],
         seed: int,
         count_round: Callable[[], None],
-    ) -> list[Adapted]:
+    ) -> Tuned:
         """Adapt the model that is in the network to the clients that use it."""
         group, numbers = self.models.group, [own.number for own in joining]
         starts = [self.starts.find(start[0], number, group=group, atlas=start[1]) for number in numbers]
@@ -244,12 +259,12 @@ class Adapter:
         first = [{**more, **values} for values, _ in starts]
         tuning = self._tuning(settings, [own.data for own in joining], seed)
         before = [self.score(number, own, group) for number, own in zip(numbers, first, strict=True)]
-        personal, curves = self._tune(tuning, settings, numbers, first, count_round)
+        personal, curves, stopped = self._tune(tuning, settings, numbers, first, count_round)
         tunes = bool(self.runner.bench.personal) and settings.rounds > 0
         if tunes:
             warn_of_idle(tuning)
         tuned = self.runner.bench.parameters.values() if tunes else ()
-        return [
+        results = [
             Adapted(
                 client=own.data.name,
                 domain=own.data.client.kind,
@@ -260,7 +275,7 @@ class Adapter:
                 num_examples=own.data.num_examples if tunes or own.placement is not None else 0,
                 num_steps=tuning.num_steps[i],
                 num_tuned=sum(parameter.numel() for parameter in tuned),
-                tune=settings.tune,
+                tune=settings.tune or "personal",
                 start=first[i],
                 origin=self.models.origin(starts[i]) if more else starts[i][1],
                 personal=personal[i],
@@ -272,36 +287,7 @@ class Adapter:
             )
             for i, own in enumerate(joining)
         ]
-
-    def _chosen(
-        self, clients: Sequence[str | int] | None, examples: int | Sequence[int | None] | None
-    ) -> tuple[list[int], list[int | None]]:
-        """Return the positions of the clients, and how many examples each may use."""
-        if isinstance(clients, str):
-            raise UsageError(
-                f"clients must be a list of names or positions, got {clients!r}. Write [{clients!r}].",
-                code="wrong-type",
-                setting="clients",
-                got=clients,
-            )
-        if clients is None and not self.held_out:
-            raise UsageError(
-                f"none of the {len(self.federation)} clients is held out. Name those you want: "
-                "adapt_all([client.name for client in adapter.federation]).",
-                code="no-clients",
-            )
-        numbers = [self.position(client) for client in (self.held_out if clients is None else clients)]
-        if isinstance(examples, Real | str):
-            examples = expect_number(examples, "examples", whole=True)
-        counts = [examples] * len(numbers) if examples is None or isinstance(examples, int) else list(examples)
-        if not numbers or len(counts) != len(numbers):
-            raise UsageError(
-                f"give at least one client, and one number of examples each; got {numbers} and {counts}.",
-                code="wrong-count",
-                got=len(counts),
-                wanted=len(numbers),
-            )
-        return numbers, counts
+        return Tuned(results, stopped)
 
     def _tuning(self, settings: AdaptSettings, data: Sequence[ResidentData], seed: int) -> Tuning:
         bench, augment, batch_size = self.runner.bench, settings.augment, settings.batch_size
@@ -323,17 +309,22 @@ class Adapter:
         numbers: Sequence[int],
         first: Sequence[Tensors],
         count_round: Callable[[], None],
-    ) -> tuple[list[Tensors], list[dict[int, ClientScore]]]:
-        """Return the clients' own values after the last round, and their scores by round, where asked for."""
+    ) -> tuple[list[Tensors], list[dict[int, ClientScore]], bool]:
+        """Return the clients' own values after the last round, their scores by round, and whether Ctrl-C ended it."""
         curves: list[dict[int, ClientScore]] = [{} for _ in numbers]
         personal, every = list(first), settings.evaluate_every
         for turn in range(1, settings.rounds + 1) if self.runner.bench.personal else ():
-            personal = tuning.round(turn, personal)
+            try:
+                personal = tuning.round(turn, personal)
+            except KeyboardInterrupt:
+                if turn == 1:
+                    raise
+                return personal, curves, True
             count_round()
             if every is not None and turn % every == 0:
                 for number, own, curve in zip(numbers, personal, curves, strict=True):
                     curve[turn] = self.score(number, own, self.models.group)
-        return personal, curves
+        return personal, curves, False
 
     def keep(self, results: Sequence[Adapted]) -> Path:
         """Write what adapting took and gave into the run's folder, for its report; the newest of a client counts."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -157,3 +158,19 @@ class Adapted:
             "curve": {number: score.main for number, score in self.curve.items()},
             "embedding": None if self.embedding is None else self.embedding.tolist(),
         }
+
+
+class Tuned(NamedTuple):
+    """The clients of one model."""
+
+    results: list[Adapted]
+    stopped: bool
+    """Whether Ctrl-C ended their tuning early."""
+
+
+class AdaptingStopped(KeyboardInterrupt):
+    """Ctrl-C while clients were tuned. ``results`` are those of the clients that were tuned, if only by some rounds."""
+
+    def __init__(self, results: Sequence[Adapted]) -> None:
+        super().__init__(f"{len(results)} clients were tuned")
+        self.results = list(results)

@@ -24,8 +24,10 @@ class AdaptSettings:
     5
     """
 
-    tune: Tune = "personal"
-    """What the algorithm keeps ``personal``; the ``head``, the ``norms`` or ``all`` of the model beside that."""
+    tune: Tune | None = None
+    """What the algorithm keeps ``personal``; the ``head``, the ``norms`` or ``all`` of the model beside that.
+
+    None is ``personal``, where the algorithm keeps something so; else ``head``, or ``all`` where no head is known."""
     rounds: int = 20
     """Rounds of ``steps`` minibatches each; the schedule of the learning rate moves once a round. 0 tunes nothing."""
     steps: int = 50
@@ -47,7 +49,7 @@ class AdaptSettings:
     """Whether a client's labels may be looked at when it is placed in a group."""
 
     def __post_init__(self) -> None:
-        if self.tune not in TUNES:
+        if self.tune is not None and self.tune not in TUNES:
             raise unknown_name("choice of what to tune", self.tune, TUNES)
         check_fields(self)
         for title, least in (("rounds", 0), ("evaluate_every", 1)):

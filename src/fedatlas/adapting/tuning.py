@@ -74,8 +74,17 @@ class Tuning:
         """Of all clients together."""
 
     def round(self, number: int, personal: Sequence[Tensors]) -> list[Tensors]:
-        """Return the clients' personal values after another round."""
-        began = time.perf_counter()
+        """Return the clients' personal values after another round; one that Ctrl-C ends counts for nothing."""
+        began, earlier = time.perf_counter(), ([list(own) for own in self.losses], list(self.num_steps))
+        try:
+            found = self._round(number, personal)
+        except KeyboardInterrupt:
+            self.losses, self.num_steps = earlier
+            raise
+        self.seconds += time.perf_counter() - began
+        return found
+
+    def _round(self, number: int, personal: Sequence[Tensors]) -> list[Tensors]:
         with (
             repeatable(self.device),
             torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []),
@@ -95,7 +104,6 @@ class Tuning:
                     code="not-finite",
                     got=losses[-1],
                 )
-        self.seconds += time.perf_counter() - began
         return found
 
     def _stacked_step(self, own: Tensors) -> StackedStep:

@@ -15,7 +15,7 @@ from torch import nn
 from fedatlas.adapting.settings import Tune
 from fedatlas.client.runner import ClientRunner
 from fedatlas.errors import UsageError
-from fedatlas.models.head import head_parameters
+from fedatlas.models.head import find_head, head_parameters
 from fedatlas.models.norms import NORM_LAYERS
 from fedatlas.parts.metric import always
 from fedatlas.parts.split import Split, floating_buffers
@@ -41,6 +41,15 @@ class Widened(Split):
     def initial_personal(self, model: nn.Module, place: int) -> Tensors:
         """Return what one client of the base starts with."""
         return self.base.initial_personal(model, place)
+
+
+def has_head(model: nn.Module) -> bool:
+    """Return whether a network has a last layer that can be told from the others."""
+    try:
+        find_head(model)
+    except UsageError:
+        return False
+    return True
 
 
 def chosen_parameters(model: nn.Module, tune: Tune) -> set[str]:

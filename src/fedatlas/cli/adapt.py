@@ -5,11 +5,27 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fedatlas.adapting.settings import TUNES, AdaptSettings
+from fedatlas.cli.adapt_options import (
+    ClientOption,
+    CompileOption,
+    ExamplesOption,
+    LabelsOption,
+    NearAtlasOption,
+    NewDataOption,
+    OnnxOption,
+    RateOption,
+    RunArgument,
+    SaveOption,
+    StartOption,
+    StepsOption,
+    TuneOption,
+    TuningRoundsOption,
+)
 from fedatlas.cli.checks import check_atlas
 from fedatlas.cli.options import MACHINE, AllowCodeOption, DataFolderOption, DeviceOption
 from fedatlas.cli.terminal import check_writable, friendly, print_lines, print_rows, remark, say
@@ -25,89 +41,32 @@ if TYPE_CHECKING:
 
 STARTS = {"unit": "initial", "mean": "mean", "nearest": "nearest", "first": "first", "own": "own", "group": "group"}
 """What ``--start`` takes, and what the adapter calls it."""
+STOPPED = 130
+"""The exit status after Ctrl-C."""
 
 
 def adapt(
-    run: Annotated[Path, typer.Argument(help="The folder of a run that `train` or `compare` made.")],
-    client: Annotated[
-        list[str] | None,
-        typer.Option("--client", help="A client's name; may be given many times; default all that were held out."),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            "-d",
-            help="New clients' data, a name or a path as `train` takes it, in place of the run's clients.",
-        ),
-    ] = None,
+    run: RunArgument,
+    client: ClientOption = None,
+    data: NewDataOption = None,
     data_folder: DataFolderOption = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--start",
-            help="Where tuning begins: unit (as the run's clients began), mean or first (of those that trained), "
-            "nearest (of them, by --atlas), own (if it trained) or group (place each client in a group of the run, and "
-            "tune only if --rounds or --tune is given); default own, for newcomers the algorithm's choice.",
-        ),
-    ] = None,
-    atlas: Annotated[
-        Path | None,
-        typer.Option(
-            "--atlas",
-            help="For --start nearest and group: a file that `fedatlas map` made of the run's clients; for group the "
-            "default is the run's own.",
-        ),
-    ] = None,
-    labels: Annotated[
-        bool, typer.Option("--labels/--no-labels", help="With --start group: whether to look at the clients' labels.")
-    ] = AdaptSettings.labels,
-    examples: Annotated[
-        int | None, typer.Option("--examples", help="Use only so many training examples of each client.")
-    ] = None,
-    tune: Annotated[
-        str,
-        typer.Option(
-            "--tune",
-            help="What is tuned: personal (what the algorithm keeps so), and beside that a copy for each client of the "
-            "head, the norms or all of the model.",
-        ),
-    ] = AdaptSettings.tune,
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            "--rounds",
-            "-r",
-            help=f"How many rounds of tuning; default {AdaptSettings.rounds}, and none with --start group unless "
-            "--tune is given.",
-            show_default=False,
-        ),
-    ] = None,
-    steps: Annotated[int, typer.Option("--steps", help="Minibatches in each round.")] = AdaptSettings.steps,
-    lr: Annotated[
-        float | None,
-        typer.Option("--lr", help="The first learning rate; default the algorithm's for newcomers, else the run's."),
-    ] = None,
+    start: StartOption = None,
+    atlas: NearAtlasOption = None,
+    labels: LabelsOption = AdaptSettings.labels,
+    examples: ExamplesOption = None,
+    tune: TuneOption = AdaptSettings.tune,
+    rounds: TuningRoundsOption = None,
+    steps: StepsOption = AdaptSettings.steps,
+    lr: RateOption = None,
     device: DeviceOption = MACHINE.device,
-    compile: Annotated[
-        bool, typer.Option("--compile", help="Let torch.compile fuse operations: for long tuning on a GPU.")
-    ] = AdaptSettings.compile,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            "--save",
-            help="A folder for the adapted networks, one a client; earlier ones of the same clients are replaced.",
-        ),
-    ] = None,
-    onnx: Annotated[bool, typer.Option("--onnx", help="With --save: as ONNX too (needs the extra onnx).")] = False,
+    compile: CompileOption = AdaptSettings.compile,
+    save: SaveOption = None,
+    onnx: OnnxOption = False,
     allow_code: AllowCodeOption = None,
 ) -> None:
-    """Tune on new clients what a run's algorithm keeps personal, and with --tune more; test before and after."""
+    """Tune a run's model on new clients: what its algorithm keeps personal, else the head; test before and after."""
     with friendly():
-        if start is not None and start not in STARTS:
-            raise unknown_name("start", start, STARTS)
-        if tune not in TUNES:
-            raise unknown_name("choice of what to tune", tune, TUNES)
+        _check_words(start, tune)
         _check_pairs(
             (
                 atlas is not None and start not in ("nearest", "group"),
@@ -117,51 +76,79 @@ def adapt(
             (data_folder is not None and data is None, "--data-folder says where --data is; give --data NAME."),
             (onnx and save is None, "--onnx says how to save; give --save FOLDER."),
         )
-        check_run(run)
-        if data is not None:
-            check_source(data)
-        if atlas is not None:
-            check_atlas(atlas)
+        _check_files(run, data, atlas)
         adapter = _open(run, data, data_folder, device, save, onnx=onnx)
-        chosen = list(dict.fromkeys(client)) if client else None
-        if chosen is None and data is not None:
-            chosen = [member.name for member in adapter.federation]
-        if chosen is None and not adapter.held_out:
-            raise UsageError(
-                f"{run} held no client out; name one by --client, or bring one by --data.", code="no-client", path=run
-            )
+        chosen = _chosen(adapter, client, is_new=data is not None)
         found = _read_atlas(adapter, atlas, chosen, start=start, is_new=data is not None)
         placements: list[Placement] | None = None
         if start == "group":
-            whom = chosen or adapter.held_out
-            looked = [adapter.place(name, atlas=found, examples=examples, labels=labels) for name in whom]
+            looked = [adapter.place(name, atlas=found, examples=examples, labels=labels) for name in chosen]
             placements = _say_placements(adapter, looked)
             chosen = [placement.client for placement in placements]
-        changes: dict[str, Any] = {} if rounds is None else {"rounds": rounds}
-        if tune != AdaptSettings.tune:
-            changes["tune"] = tune
-        results = adapter.adapt_all(
+        given = {"rounds": rounds, "tune": tune}
+        results, whole = _tuned(
+            adapter,
             chosen,
             group=placements,
             steps=steps,
             lr=lr,
-            start=None if start is None else STARTS[start],  # type: ignore[arg-type]
+            start=None if start is None else STARTS[start],
             atlas=found,
             examples=examples,
             compile=compile,
-            progress=None,
-            **changes,
+            **{name: value for name, value in given.items() if value is not None},
         )
         kept = adapter.keep(results)
         print_adapted(results)
         if save is not None:
             _save(results, save, onnx=onnx)
         say(f"record: {kept}")
-        if not any(one.num_tuned for one in results) and rounds != 0 and start != "group":
-            remark(
-                f"{adapter.algorithm.name} keeps nothing personal, so nothing was tuned. --tune head tunes a copy of "
-                "the last layer for each client; see also norms and all."
-            )
+        if not whole:
+            raise typer.Exit(STOPPED)
+
+
+def _tuned(adapter: Adapter, clients: list[str], **settings: Any) -> tuple[list[Adapted], bool]:
+    """Return the clients that were tuned, and whether that is all; after Ctrl-C, those that were until then."""
+    from fedatlas.adapting.result import AdaptingStopped
+
+    try:
+        return adapter.adapt_all(clients, progress=None, **settings), True
+    except AdaptingStopped as stopped:
+        if not stopped.results:
+            remark("\nStopped before a client was tuned.")
+            raise typer.Exit(STOPPED) from None
+        missing = len(clients) - len(stopped.results)
+        left = f"; {missing} of {len(clients)} were not tuned" if missing else ""
+        remark(f"\nStopped; clients that were tuned are kept, with the steps they took{left}.")
+        return stopped.results, False
+
+
+def _check_words(start: str | None, tune: str | None) -> None:
+    if start is not None and start not in STARTS:
+        raise unknown_name("start", start, STARTS)
+    if tune is not None and tune not in TUNES:
+        raise unknown_name("choice of what to tune", tune, TUNES)
+
+
+def _check_files(run: Path, data: str | None, atlas: Path | None) -> None:
+    check_run(run)
+    if data is not None:
+        check_source(data)
+    if atlas is not None:
+        check_atlas(atlas)
+
+
+def _chosen(adapter: Adapter, named: list[str] | None, *, is_new: bool) -> list[str]:
+    """Return the clients that are named; else those that were brought, or those that were held out."""
+    chosen = list(dict.fromkeys(named or ()))
+    if not chosen:
+        chosen = [member.name for member in adapter.federation] if is_new else adapter.held_out
+    if not chosen:
+        where = adapter.run.folder
+        raise UsageError(
+            f"{where} held no client out; name one by --client, or bring one by --data.", code="no-client", path=where
+        )
+    return chosen
 
 
 def _check_pairs(*pairs: tuple[bool, str]) -> None:
@@ -200,7 +187,7 @@ def _open(
 
 
 def _read_atlas(
-    adapter: Adapter, path: Path | None, chosen: list[str] | None, *, start: str | None, is_new: bool
+    adapter: Adapter, path: Path | None, chosen: list[str], *, start: str | None, is_new: bool
 ) -> Atlas | None:
     """Return the atlas of a file, with the chosen clients in it where the nearest one to each is asked for."""
     from fedatlas.atlas.atlas import Atlas
@@ -209,8 +196,8 @@ def _read_atlas(
         return None
     found = Atlas.load(path)
     if is_new:
-        _refuse_namesakes(adapter, found, chosen or [])
-    return _placed(adapter, found, chosen or adapter.held_out) if start == "nearest" else found
+        _refuse_namesakes(adapter, found, chosen)
+    return _placed(adapter, found, chosen) if start == "nearest" else found
 
 
 def _save(results: list[Adapted], folder: Path, *, onnx: bool) -> None:

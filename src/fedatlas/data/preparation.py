@@ -53,8 +53,10 @@ class Preparation:
     """Whether it came with a model, and so does not follow the clients that are there now."""
 
     @classmethod
-    def from_sums(cls, sums: Iterable[ColumnSums]) -> Preparation:
+    def from_sums(cls, sums: Iterable[ColumnSums], *, whole: bool = False) -> Preparation:
         """Return the preparation that clients' sums make together; they are added in the order given.
+
+        The sums are of training rows, or of a ``whole`` table.
 
         mean = total / count, std = sqrt(squares / count - mean^2); std is 1 where a column does not vary. A column with
         a missing cell gets an indicator; one without any cell becomes nothing.
@@ -75,18 +77,20 @@ class Preparation:
                 column = replace(column, categories=joined.categories[j], indicator=bool(joined.missing[j]))
             columns.append(column)
         if not any(column.entries for column in columns):
-            raise DataError(
-                "no column holds a value, so there is nothing to learn from. Check the columns that are left beside "
-                "client and label.",
-                code="data-empty",
-                what="columns",
-            )
+            said = "no column holds a value, so there is nothing to learn from. Check the columns that are left beside "
+            said += "client and label."
+            if not whole:
+                rows = int(joined.count[0] + joined.missing[0])
+                said = f"none of the {rows:,} training rows has a value in any column: the rows that have one are kept "
+                said += "for the test, or belong to clients that do not train. Add rows, or draw others for the test "
+                said += "(seed=, test_fraction=)."
+            raise DataError(said, code="data-empty", what="columns")
         return cls(columns=tuple(columns))
 
     @classmethod
     def unscaled(cls, table: Table) -> Preparation:
         """Return the preparation that uses no statistics: numbers as they are, with 0 where they are missing."""
-        plain = cls.from_sums([table.sums()])
+        plain = cls.from_sums([table.sums()], whole=True)
         return replace(plain, columns=tuple(replace(column, mean=0.0, std=1.0) for column in plain.columns))
 
     @property
