@@ -4,7 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 BIOME := build/biome/node_modules/.bin/biome
 
-.PHONY: demo deploy-demo test test-slow test-faults check format benchmark same-bits clean
+# The environment with all optional packages: loggers, ONNX.
+EXTRAS := $(VENV)-extras
+
+.PHONY: demo deploy-demo test test-slow test-faults test-extras check format benchmark same-bits clean
 
 demo: $(VENV)/ready
 	$(BIN)/fedatlas demo
@@ -22,6 +25,10 @@ test-slow: $(VENV)/ready
 # Lets writes, memory and processes fail, damages files, mutates configs and data, and sends what malicious nodes would.
 test-faults: $(VENV)/ready
 	$(BIN)/python -m pytest --faults -m faults
+
+# What is logged and exported, read back by TensorBoard, MLflow, W&B, onnxruntime and transformers themselves.
+test-extras: $(EXTRAS)/ready
+	$(EXTRAS)/bin/python -m pytest --slow tests/training/test_callbacks.py tests/adapting tests/cli/test_adapt.py
 
 check: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -51,5 +58,12 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hub,flower,dev]'
 	touch $@
 
+$(EXTRAS)/ready: pyproject.toml constraints.txt
+	test -x $(EXTRAS)/bin/python || $(PYTHON) -m venv $(EXTRAS)
+	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e '.[hub,flower,onnx,tensorboard,wandb,mlflow,dev]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) runs build *.egg-info src/*.egg-info
+	rm -rf $(VENV) $(EXTRAS) runs build *.egg-info src/*.egg-info

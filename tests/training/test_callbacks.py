@@ -2,9 +2,10 @@
 
 import csv
 import importlib.util
-import re
+import json
+import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -154,13 +155,43 @@ def test_weights_and_biases_is_asked_for_one_run_with_every_round(
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("wandb"), reason="the package wandb is not installed")
-def test_the_figures_are_in_the_file_of_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the file's protocol buffers the name of a figure (field 2) comes before its value as text (field 16)."""
+def test_wandb_s_own_messages_read_the_file_of_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+    from wandb.proto.wandb_internal_pb2 import Record
+
     monkeypatch.delenv("WANDB_MODE", raising=False)
     run = train(tmp_path, WandbLog())
+    wandb.teardown()  # its process writes the file in its own time
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    found = re.findall(rb"\x12\x08accuracy\x82\x01.([0-9.e-]+)", file.read_bytes(), re.DOTALL)
-    assert {float(text) for text in found} == {entry["evaluation"]["accuracy"] for entry in run.evaluations}
+    read = list(map(Record.FromString, wandb_parts(file.read_bytes())))
+    (begun,) = [one.run for one in read if one.HasField("run")]
+    assert begun.project == "fedatlas"
+    settings = {item.key: json.loads(item.value_json) for item in begun.config.update}
+    assert settings["algorithm"] == "fedavg"
+    logged: dict[int, float] = {}
+    for one in read:
+        row = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in one.history.item}
+        if "accuracy" in row:
+            logged[row["_step"]] = row["accuracy"]
+    assert logged == {entry["round"]: entry["evaluation"]["accuracy"] for entry in run.evaluations}
+
+
+def wandb_parts(content: bytes) -> Iterator[bytes]:
+    """The messages of a W&B file, as in LevelDB's log: seven bytes, then blocks of 32 KiB of pieces (crc, length, kind).
+
+    A piece is whole (1), or the first (2), a middle (3) or the last (4) of a message.
+    """
+    place, message = 7, b""
+    while place + 7 <= len(content):
+        if 32768 - place % 32768 < 7:
+            place += 32768 - place % 32768
+            continue
+        length, kind = struct.unpack_from("<HB", content, place + 4)
+        message += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):
+            yield message
+            message = b""
 
 
 def test_a_logger_whose_package_is_missing_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
