@@ -29,14 +29,14 @@ def test_the_figures_are_those_of_the_last_evaluation(tmp_path: Path) -> None:
     assert results_table([run]) == [
         {
             "algorithm": "fedavg",
-            "accuracy": "65.00",
-            "domain mean": "65.00",
-            "worst domain": "50.00",
-            "sigma_type": "15.00",
-            "sigma_client": "16.33",
-            "worst client": "50.00",
-            "held out": "30.00",
-            "best": "67.50",
+            "accuracy": "65.0",
+            "domain mean": "65.0",
+            "worst domain": "50.0",
+            "sigma_type": "15.0",
+            "sigma_client": "16.3",
+            "worst client": "50.0",
+            "held out": "30.0",
+            "best": "67.5",
             "best round": "2",
             "seconds": "1.5",
         }
@@ -49,7 +49,7 @@ def test_seeds_of_one_algorithm_become_mean_and_sample_deviation(tmp_path: Path)
     high = write_run(tmp_path / "high", [client("a")], lambda r, c: 80, seed=1, rounds=1, seconds=3)
     (row,) = results_table([low, high])
     assert row["runs"] == "2"
-    assert row["accuracy"] == "70.00 ± 14.14"
+    assert row["accuracy"] == "70.0 ± 14.1"
     assert row["seconds"] == "2.0 ± 1.4"
 
 

@@ -177,9 +177,9 @@ def test_wandb_s_own_messages_read_the_file_of_an_offline_run(tmp_path: Path, mo
 
 
 def wandb_parts(content: bytes) -> Iterator[bytes]:
-    """The messages of a W&B file, as in LevelDB's log: seven bytes, then blocks of 32 KiB of pieces (crc, length, kind).
+    """The messages of a W&B file, as in LevelDB's log: seven bytes, then blocks of 32 KiB.
 
-    A piece is whole (1), or the first (2), a middle (3) or the last (4) of a message.
+    A block has pieces, each after its check, length and kind: whole (1), or a message's first, middle or last (2-4).
     """
     place, message = 7, b""
     while place + 7 <= len(content):

@@ -9,7 +9,7 @@ import torch
 
 import fedatlas
 from fedatlas.algorithms import fedbn, fedgcr, fedpce
-from fedatlas.cli.terminal import fitted
+from fedatlas.cli.terminal import fitted, print_rows
 from fedatlas.config.config import Config
 from fedatlas.errors import UsageError
 from fedatlas.testing.tiny import tiny_federation
@@ -78,3 +78,21 @@ def test_wide_tables_are_cut_into_blocks_and_one_row_is_turned() -> None:
     assert [list(block[0]) for block in fitted(rows, 16)] == [["name", "wwww", "xxxx"], ["name", "yyyy"]]
     assert fitted(rows, 20) == [rows]
     assert fitted(rows[:1], 10)[0][2] == {"name": "yyyy", "aaaa": "3"}
+
+
+def test_federate_alone_serves_any_choice_of_domains() -> None:
+    """The usual imbalance needs more examples than two domains have; then each domain is a client."""
+    data = fedatlas.load_dataset("digits", domains=["handwritten", "printed"])
+    assert [client.name for client in fedatlas.federate(data)] == ["handwritten", "printed"]
+
+
+def test_a_table_s_note_is_not_squeezed_under_a_narrow_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    row = {"algorithm": "fedavg", **{f"figure {number}": "59.5" for number in range(12)}}
+    print_rows([row], "accuracies in percent; start: the run's model")
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].split() == ["algorithm", "fedavg"]
+    assert len(printed) == 14
+    assert printed[-1] == "accuracies in percent; start: the run's model"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
-import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +14,7 @@ from fedatlas.atlas.encoders.registry import ENCODERS
 from fedatlas.cli.checks import read_config
 from fedatlas.cli.options import ConfigOption, DataFolderOption, DataOption, SeedOption, SetOption, sections
 from fedatlas.cli.pages import OpenOption, ShareOption, publish, written_options
-from fedatlas.cli.terminal import WIDTH, check_file, friendly, remark, say
+from fedatlas.cli.terminal import check_file, friendly, output_width, remark, say
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.runs.schema import check_run
 
@@ -116,7 +114,7 @@ def _check_alone(run: Path, others: list[str]) -> None:
 
 def print_diagnosis(found: Diagnosis) -> None:
     """Print a diagnosis as text, as wide as the terminal."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+    width = output_width()
     for line in found.lines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         # A command stays whole, so that it can be copied.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import textwrap
@@ -46,7 +47,14 @@ def say(text: str, *, bold: bool = False) -> None:
 
 def remark(text: str) -> None:
     """Print a text beside the output, where it is not part of the result."""
-    typer.echo(text, err=True)
+    typer.echo(_wrapped(text) if sys.stderr.isatty() else text, err=True)
+
+
+def _wrapped(text: str) -> str:
+    """Return a text in lines of the terminal's width; a terminal by itself would cut words."""
+    width = shutil.get_terminal_size().columns
+    lines = (textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n"))
+    return "\n".join("\n".join(parts) for parts in lines)
 
 
 def print_error(title: str, error: object) -> None:
@@ -80,6 +88,13 @@ def check_writable(option: str, folder: Path) -> None:
             )
 
 
+def output_width() -> int:
+    """Return how wide the output is: the terminal, or the variable COLUMNS; else wide, for a file or a program."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
+        return shutil.get_terminal_size().columns
+    return WIDTH
+
+
 def print_rows(rows: list[dict[str, str]], caption: str) -> None:
     """Print rows of equal keys as one table; the first column is the name."""
     # Here, not above: it takes a third of the time in which --help is printed.
@@ -87,17 +102,17 @@ def print_rows(rows: list[dict[str, str]], caption: str) -> None:
     from rich.table import Table
 
     # Nothing that is printed is markup: a path or a name may have square brackets or colons in it.
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, emoji=False)
+    console = Console(width=output_width(), markup=False, emoji=False)
     blocks = fitted(rows, console.width)
-    for number, block in enumerate(blocks):
-        said = caption if number == len(blocks) - 1 else None
-        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", caption=said)
-        table.caption_justify = "left"
+    for block in blocks:
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
         for i, title in enumerate(block[0]):
             table.add_column(title.replace("_", " "), justify="left" if i == 0 else "right")
         for row in block:
             table.add_row(*row.values())
         console.print(table)
+    # Not the table's own caption, which is as narrow as the table.
+    console.print(caption, style="dim italic")
 
 
 def fitted(rows: list[dict[str, str]], width: int) -> list[list[dict[str, str]]]:
@@ -122,7 +137,7 @@ def fitted(rows: list[dict[str, str]], width: int) -> list[list[dict[str, str]]]
 
 def print_lines(title: str, lines: Mapping[str, str], note: str | None = None) -> None:
     """Print names, a line about each, and a note under them."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+    width = output_width()
     indent = max(map(len, lines), default=0) + 1
     say(title, bold=True)
     for name, line in lines.items():

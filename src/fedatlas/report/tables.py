@@ -55,8 +55,8 @@ def best_main(run: Run) -> float | None:
 
 
 def percent(value: float) -> str:
-    """Return a share in percent, without the sign."""
-    return f"{100 * value:.2f}"
+    """Return a share in percent, without the sign; of so many test examples a second decimal would be noise."""
+    return f"{100 * value:.1f}"
 
 
 def plain_amount(value: float) -> str:

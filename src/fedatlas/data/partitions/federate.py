@@ -218,11 +218,24 @@ def usual_partition(data: Dataset, *, own: bool) -> Partition:
     if data.owner is not None:
         return NaturalId()
     if data.domain is not None:
-        return ByDomain() if own else DomainImbalance(factor=5)
+        return ByDomain() if own or not _fits(USUAL_IMBALANCE, data) else USUAL_IMBALANCE
     count = max(2, min(10, len(data) // 40))
     if not data.task.has_classes:
         return Iid(num_clients=count)
     return Dirichlet(num_clients=count, alpha=0.5, min_samples=4)
+
+
+USUAL_IMBALANCE = DomainImbalance(factor=5)
+"""The partition of named data with domains, where they have enough examples for it."""
+
+
+def _fits(partition: Partition, data: Dataset) -> bool:
+    """Return whether a partition finds examples enough for its clients."""
+    try:
+        partition.assign(data, numpy_generator(0, "partition"))
+    except DataError:
+        return False
+    return True
 
 
 def usual_test(data: Dataset, *, own: bool) -> str:
