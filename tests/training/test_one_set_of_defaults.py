@@ -83,7 +83,7 @@ def test_wide_tables_are_cut_into_blocks_and_one_row_is_turned() -> None:
 def test_federate_alone_serves_any_choice_of_domains() -> None:
     """The usual imbalance needs more examples than two domains have; then each domain is a client."""
     data = fedatlas.load_dataset("digits", domains=["handwritten", "printed"])
-    assert [client.name for client in fedatlas.federate(data)] == ["handwritten", "printed"]
+    assert [client.name for client in fedatlas.federate(data)] == ["handwritten-0", "printed-0"]
 
 
 def test_a_table_s_note_is_not_squeezed_under_a_narrow_table(

@@ -29,11 +29,10 @@ from fedatlas.atlas.placing import Placement
 from fedatlas.client.data import ResidentData
 from fedatlas.client.runner import ClientRunner
 from fedatlas.client.work import LocalWork
-from fedatlas.config.reopen import run_algorithm, run_augment, run_federation, run_network
+from fedatlas.config.reopen import run_algorithm, run_augment, run_federation, run_metrics, run_network
 from fedatlas.data import Dataset, Federation
 from fedatlas.errors import UsageError, expect, unknown_name
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.metric import known_metrics
 from fedatlas.parts.objective import CrossEntropy
 from fedatlas.parts.types import ClientScore, Tensors
 from fedatlas.runs.manifest import add_file
@@ -82,7 +81,7 @@ class Adapter:
             self.federation,
             LocalWork(),
             self.seeds.batches,
-            metrics=known_metrics(run.resolved["training"].get("metrics", ()), federation.data.task),
+            metrics=run_metrics(run, federation.data.task),
         )
         self.models = GroupModels(self.runner.bench.model, checkpoint.state)
         """The models of the run's groups."""

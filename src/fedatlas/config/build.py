@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from fedatlas.algorithms.registry import ALGORITHMS, build_algorithm
+from fedatlas.algorithms.user_function import check_allowed, find_function
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.settings import TABLES
 from fedatlas.config.checks import atlas_recipe, check_model
@@ -23,6 +24,7 @@ from fedatlas.data.partitions.registry import PARTITIONS
 from fedatlas.data.transforms import Augment
 from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.metric import FunctionMetric, Metric
 from fedatlas.parts.optimizer import LocalOptimizer
 from fedatlas.parts.registry import OPTIMIZERS
 from fedatlas.parts.sharing import One
@@ -212,6 +214,19 @@ def build_atlas_options(make: Values, seed: int) -> dict[str, Any]:
     for key in options.keys() & TABLES.keys():
         options[key] = make_checked(TABLES[key], f"option of atlas.make.{key}", options[key])
     return options
+
+
+def build_metrics(names: Sequence[str]) -> list[str | Metric]:
+    """Return metrics by name, and those that are functions of the user's, which must be allowed, as objects."""
+    return [_own_metric(name) if ":" in name else name for name in names]
+
+
+def _own_metric(text: str) -> Metric:
+    check_allowed(text, "training.metrics:")
+    found: Any = find_function(text, "training.metrics:")
+    if isinstance(found, type) and issubclass(found, Metric):
+        return found()
+    return found if isinstance(found, Metric) else FunctionMetric(text.rpartition(":")[2], found)
 
 
 def build_augment(options: Values | None) -> Augment | None:

@@ -68,22 +68,23 @@ def check_names(values: Mapping[str, Any]) -> None:
     _check_partition(values["data"]["partition"])
     _check_model(values["model"])
     for name in values["training"]["metrics"]:
-        if name not in METRICS:
+        if name not in METRICS and ":" not in name:
             raise unknown_name(METRICS.kind, name, METRICS)
     _check_atlas_make(values["atlas"]["make"] or {})
 
 
 def check_code(values: Mapping[str, Any]) -> None:
-    """Raise an error if the algorithm, or one that it builds on, is a function that nobody on this machine allowed."""
+    """Raise an error if the algorithm, its base or a metric is a function that nobody on this machine allowed."""
     for where, name in named_code(values).items():
         check_allowed(name, where)
 
 
 def named_code(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the functions that the algorithm's section names, by key."""
+    """Return the functions that a config names as algorithm or metrics, by key."""
     chosen = values["algorithm"]
     own = values["algorithms"].get(chosen["name"], {})
-    found: dict[str, str] = {}
+    own_metrics = [name for name in values["training"]["metrics"] if ":" in name]
+    found = {f"training.metrics[{number}]": name for number, name in enumerate(own_metrics)}
     where = "algorithm"
     options: Mapping[str, Any] = {**own, **chosen, "name": own.get("name", chosen["name"])}
     while True:

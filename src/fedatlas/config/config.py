@@ -139,7 +139,10 @@ class Config:
 
     def plan(self) -> TrainingPlan:
         """Return how long and how often."""
-        return TrainingPlan(**{own.name: self.values["training"][own.name] for own in fields(TrainingPlan)})
+        from fedatlas.config.build import build_metrics
+
+        given = {own.name: self.values["training"][own.name] for own in fields(TrainingPlan)}
+        return TrainingPlan(**given | {"metrics": build_metrics(given["metrics"])})
 
     def seeds(self) -> Seeds:
         """Return the four seeds; those not set apart are ``seed``."""

@@ -24,9 +24,11 @@ from fedatlas.data.loading.cells import table_columns
 from fedatlas.data.loading.texts import LABEL
 from fedatlas.data.preparation import Preparation
 from fedatlas.data.table import CATEGORY
+from fedatlas.data.task import Task
 from fedatlas.errors import DataError, UsageError
 from fedatlas.models import HUB_PREFIX, MODELS
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.metric import Metric, known_metrics, make_metrics
 from fedatlas.parts.registry import OPTIMIZERS
 from fedatlas.runs.run import ATLAS, CONFIG, Run
 from fedatlas.seeds import Seeds
@@ -174,6 +176,14 @@ def run_network(run: Run, federation: Federation, algorithm: Algorithm, given: M
         )
     options = run.resolved["model"]["options"] if isinstance(model, str) else {}
     return make_model(model, options, federation, algorithm, Seeds(**run.resolved["seeds"]).model)
+
+
+def run_metrics(run: Run, task: Task) -> tuple[Metric, ...]:
+    """Return a run's further metrics; a function of the user's where a config names it, or its file was imported."""
+    config = run_config(run)
+    if config is not None and any(":" in name for name in config.values["training"]["metrics"]):
+        return make_metrics(config.plan().metrics, task)
+    return known_metrics(run.resolved["training"].get("metrics", ()), task)
 
 
 def run_augment(run: Run) -> Transform | None:

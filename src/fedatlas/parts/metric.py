@@ -145,6 +145,10 @@ class FunctionMetric(Metric):
         """Whether more is better."""
         return self.better
 
+    def __call__(self, outputs: Tensor, targets: Tensor) -> float:
+        """Call the function."""
+        return self.function(outputs, targets)
+
     def rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return outputs and targets of each example side by side, and how many numbers each has."""
         columns = [outputs.flatten(1).double(), targets.reshape(len(targets), -1).double()]
