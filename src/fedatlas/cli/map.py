@@ -167,3 +167,5 @@ def _print_neighbours(atlas: Atlas) -> None:
     if 1 < (count := len({*atlas.domains})) < len(atlas):
         right = cluster_accuracy(atlas.groups(count), list(atlas.domains))
         say(f"groups: {count} by k-means, {right:.0%} of clients are of their group's commonest domain")
+    if atlas.summary is not None:
+        say(f"beyond noise: {atlas.verdict().describe()}")
