@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedatlas.parts.types import Batch, Output
-from papers.client2vec import main_table
+from papers.client2vec import main_table, statistics
 from papers.client2vec.variants import ConfidencePenalty
 from papers.kept_results import read_packed
 from papers.options import Options
@@ -62,7 +62,7 @@ def test_recomputed_statistics_are_the_images_own() -> None:
     assert norm.running_mean is not None
     assert norm.running_var is not None
     norm.running_mean.fill_(7.0)
-    main_table.recompute(network, [torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0], [5.0]])])
+    statistics.recompute(network, [torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0], [5.0]])])
     assert (norm.running_mean.item(), norm.running_var.item()) == (2.0, 5.0)
     assert not norm.training
 
@@ -81,6 +81,6 @@ def test_the_command_trains_tests_again_and_goes_on(
     assert "| FedAvg, kept: GLOBAL iii, tested again |" in first
     assert "embedded digits" in first
     trained: list[Any] = []
-    monkeypatch.setattr(main_table, "indexed", lambda task: trained.append(task))
+    monkeypatch.setattr(statistics, "indexed", lambda task: trained.append(task))
     assert run() == first
     assert not trained

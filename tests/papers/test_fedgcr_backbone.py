@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from fedatlas.data import load_dataset
 from fedatlas.data.loading.digits import digits_originals
 from fedatlas.errors import DataError, UsageError
-from papers.fedgcr import ceiling, pretrain_vit, pretraining_images
+from papers.fedgcr import ceiling, pretrain_vit, pretraining_images, probing
 from papers.fedgcr.pretrain_vit import Pool, Recipe, Trainer, pooled
 from papers.fedgcr.pretraining_images import Source
 from papers.fedgcr.variants import backbone
@@ -147,8 +147,8 @@ def test_a_probe_finds_what_features_tell() -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 200)
     telling, noise = labels[:, None] + 0.1 * rng.normal(size=(200, 4)), rng.normal(size=(200, 4))
-    assert ceiling.probe(telling[:100], labels[:100], telling[100:], labels[100:]) == 1.0
-    assert ceiling.probe(noise[:100], labels[:100], noise[100:], labels[100:]) < 0.75
+    assert probing.probe(telling[:100], labels[:100], telling[100:], labels[100:]) == 1.0
+    assert probing.probe(noise[:100], labels[:100], noise[100:], labels[100:]) < 0.75
 
 
 def test_the_ceiling_is_written_by_domain(
@@ -166,12 +166,12 @@ def test_class_tokens_are_those_of_a_pass_without_prompts(tmp_path: Path) -> Non
     trainer = Trainer(Recipe(), pool, TINY)
     file = tmp_path / "own.safetensors"
     save_file(trainer.model.state_dict(), file, metadata={name: str(value) for name, value in TINY.items()})
-    model = ceiling.build_model(
+    model = probing.build_model(
         "prompted_vit", num_classes=2, input_shape=(3, 32, 32), **backbone(Options(extra={"weights": str(file)}))
     )
     expected = trainer.model.eval()(pool.images.float() / 127.5 - 1)[0].detach().numpy()
-    assert isinstance(model, ceiling.PromptedClassifier)
-    np.testing.assert_allclose(ceiling.class_tokens(model, pool.images), expected, atol=1e-5)
+    assert isinstance(model, probing.PromptedClassifier)
+    np.testing.assert_allclose(probing.class_tokens(model, pool.images), expected, atol=1e-5)
 
 
 def test_the_ceiling_in_the_docs_is_the_one_that_its_numbers_give(tmp_path: Path) -> None:
