@@ -25,7 +25,7 @@ from fedatlas.adapting import Adapter
 from fedatlas.algorithms import fedavg, fedbn, fedpce, grouped
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.parts.optimizer import SGD
-from papers.tools.groups import SHIFTS, load
+from papers.tools.group_cells import SHIFTS, load
 
 CLIENTS, NEWCOMERS, IMAGES = 32, 8, 200
 EXAMPLES = (5, 10)

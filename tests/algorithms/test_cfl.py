@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedatlas import federate, from_arrays, train
 from fedatlas.algorithms.cfl import BySplitting, Linkage, bipartition, cfl
+from fedatlas.data import NaturalId
 from fedatlas.errors import UsageError
+from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.types import ClientInfo, Cohort, Upload
 from raising import raises
 from tiny import Norms, blob_federation, play, same_bits
@@ -38,6 +41,9 @@ def test_a_group_at_rest_whose_clients_pull_apart_is_split() -> None:
     found = sharing.observe({}, torch.zeros(4, dtype=torch.int64), {0: cohort(APART)})
     assert found.group_of.tolist() == [0, 0, 1, 1]
     assert found.parents == [0, 0]
+    shown = sharing.remarks(found.memory)
+    assert shown["mean_change"] == pytest.approx([0.0125], abs=1e-7)
+    assert shown["longest_change"] == pytest.approx([1.01**0.5])
 
 
 @pytest.mark.parametrize(
@@ -78,8 +84,35 @@ def test_both_parts_go_on_from_the_group_s_model() -> None:
     first, _, _ = play(algorithm, Norms(), federation, rounds=1)
     assert len(first.groups) == 1
     assert len(state.groups) == 2
-    assert records[-1].sharing == {"count": 2}
+    assert records[-1].sharing["count"] == 2
+    assert len(records[-1].sharing["mean_change"]) == 1  # of the group before it was split
     assert same_bits(state.groups[0].shared, state.groups[1].shared)
+
+
+def test_a_group_that_did_not_train_has_no_length() -> None:
+    sharing = BySplitting(eps1=0.4, eps2=1.0)
+    found = sharing.observe({}, torch.tensor([0, 0, 0, 0, 1]), {0: cohort(APART)})
+    assert sharing.remarks(found.memory)["mean_change"][1] is None
+    assert sharing.remarks({}) == {"mean_change": [], "longest_change": []}
+
+
+def test_clients_that_label_otherwise_are_found() -> None:
+    """Eight clients have the same points, and half of them the opposite labels. Their changes cancel, so the one model
+    is at rest at once, and each half leaves as a whole. No other split follows: ``gamma_max`` asks for
+    opposite changes."""
+    rng = np.random.default_rng(0)
+    classes = np.tile(np.repeat([0, 1], 10), 8)
+    points = rng.normal(size=(160, 2)).astype(np.float32) + np.array([[-1.0, 0.0], [1.0, 0.0]], np.float32)[classes]
+    owner = np.repeat([f"client-{i}" for i in range(8)], 20)
+    labels = np.where(np.repeat(np.arange(8) % 2, 20) == 1, 1 - classes, classes)
+    federation = federate(from_arrays(points, labels, name="points", owner=owner), NaturalId(), seed=0)
+    algorithm = cfl(eps1=0.2, eps2=0.2, after=2, gamma_max=0.9).with_optimizer(SGD(lr=0.5))
+    run = train(federation, algorithm, model="linear", rounds=8, batch_size=5, progress=False)
+    found = run.checkpoint().state.group_of
+    assert found is not None
+    assert found.tolist() == [0, 1] * 4
+    assert [entry["groups"]["count"] for entry in run.rounds] == [1, 1, *[2] * 6]
+    assert run.rounds[2]["groups"]["mean_change"][0] < 0.2 < run.rounds[2]["groups"]["longest_change"][0]
 
 
 def test_settings_are_checked() -> None:

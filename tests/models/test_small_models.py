@@ -20,6 +20,21 @@ def test_mlp_counts_its_layers_on_images_and_on_features() -> None:
     assert torch.equal(linear(inputs)[0], inputs)
 
 
+def test_mlp_normalises_before_each_relu_if_asked() -> None:
+    """Two rows (0, 2) and (2, 0) through an identity of width 2: layer norm gives -1 and 1, of which ReLU leaves one."""
+    model = build_model("mlp", num_classes=2, input_shape=(2,), hidden=[2], norm="layer")
+    assert count(model) == 2 * 2 + 2 + 2 + 2 + 2 * 2 + 2
+    with torch.no_grad():
+        model.layers[0].weight.copy_(torch.eye(2))
+        model.layers[0].bias.zero_()
+        features = model(torch.tensor([[0.0, 2.0], [2.0, 0.0]]))[0]
+    torch.testing.assert_close(features, torch.tensor([[0.0, 1.0], [1.0, 0.0]]), atol=1e-4, rtol=0)
+    batch = build_model("mlp", num_classes=2, input_shape=(2,), hidden=[3, 2], norm="batch")
+    assert [type(norm) for norm in batch.norms] == [torch.nn.BatchNorm1d] * 2
+    with raises(UsageError, "unknown-name", got="instance"):
+        build_model("mlp", num_classes=2, input_shape=(2,), norm="instance")
+
+
 def test_linear_is_one_layer_on_the_inputs() -> None:
     """31 * 2 + 2 = 64; an image is flattened."""
     model = build_model("linear", num_classes=2, input_shape=(31,))

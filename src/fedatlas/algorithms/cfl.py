@@ -10,9 +10,9 @@ Both new groups go on from the group's model. The best bipartition is that of si
 largest cosine are joined, again and again, until two sets are left.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -66,33 +66,46 @@ class BySplitting(Sharing):
         """Split each group that is at rest while its clients are not; a group with a missing client stays whole."""
         parents = list(range(int(group_of.max()) + 1))
         after = group_of.clone()
+        lengths = torch.full((len(parents), 2), -1.0, dtype=torch.float64)  # of a group that did not train
         for group, cohort in sorted(cohorts.items()):
-            apart = self._part(cohort)
+            rows = torch.stack([_flat(upload) for upload in cohort.uploads])
+            lengths[group] = _lengths(rows, cohort.uploads)
+            apart = self._part(cohort, rows, *lengths[group].tolist())
             if apart:
                 after[apart] = len(parents)
                 parents.append(group)
         # A client that is held out has no change: it stays in the first part.
-        return Regrouped(after, memory, parents)
+        return Regrouped(after, {**memory, "lengths": lengths}, parents)
 
-    def _part(self, cohort: Cohort) -> list[int]:
+    def remarks(self, memory: Tensors) -> dict[str, Any]:
+        """Return how long the mean change of each group was in the round, and the longest of its clients'."""
+        rows = memory.get("lengths", torch.empty(0, 2)).tolist()
+        mean, longest = ([None if row[i] < 0 else row[i] for row in rows] for i in (0, 1))
+        return {"mean_change": mean, "longest_change": longest}
+
+    def _part(self, cohort: Cohort, rows: Tensor, mean: float, longest: float) -> list[int]:
         """Return the clients that leave a group, or none; the smallest client id stays."""
         uploads = cohort.uploads
         if cohort.round <= self.after or not 2 < len(uploads) == cohort.num_training_clients:
             return []
-        rows = torch.stack([_flat(upload) for upload in uploads])
-        sizes = torch.tensor([float(upload.num_examples) for upload in uploads], dtype=torch.float64)
-        with repeatable(rows.device):  # the bits of a product depend on the number of threads
-            norms = torch.linalg.vector_norm(rows, dim=1)
-            mean = torch.linalg.vector_norm((sizes / sizes.sum()).to(rows.device) @ rows)
-            if not (float(mean) < self.eps1 and float(norms.max()) > self.eps2):
-                return []
-            unit = rows / norms.clamp(min=1e-12)[:, None]
+        if not (mean < self.eps1 and longest > self.eps2):
+            return []
+        with repeatable(rows.device):
+            unit = rows / torch.linalg.vector_norm(rows, dim=1).clamp(min=1e-12)[:, None]
             cosines = (unit @ unit.T).clamp(-1, 1).cpu().numpy()
         sides = bipartition(cosines, self.linkage)
         across = float(cosines[np.ix_(sides, ~sides)].max())
         if not self.gamma_max < ((1 - across) / 2) ** 0.5:
             return []
         return [upload.client for upload, side in zip(uploads, sides.tolist(), strict=True) if side != sides[0]]
+
+
+def _lengths(rows: Tensor, uploads: Sequence[Upload]) -> Tensor:
+    """Return float64 (2,): the length of the clients' mean change, and of the longest."""
+    sizes = torch.tensor([float(upload.num_examples) for upload in uploads], dtype=torch.float64)
+    with repeatable(rows.device):  # the bits of a product depend on the number of threads
+        mean = torch.linalg.vector_norm((sizes / sizes.sum()).to(rows.device) @ rows)
+        return torch.stack([mean, torch.linalg.vector_norm(rows, dim=1).max()]).cpu()
 
 
 def bipartition(cosines: np.ndarray, linkage: Linkage = "single") -> np.ndarray:

@@ -27,7 +27,10 @@ class KeepNorms(Split):
     """
 
     name: ClassVar[str] = "keep_norms"
-    models: ClassVar[UsualModels] = {"image": ("cnn", {"norm": "batch"})}
+    models: ClassVar[UsualModels] = {
+        "image": ("cnn", {"norm": "batch"}),
+        "features": ("mlp", {"norm": "batch"}),
+    }
 
     def personal_parameters(self, model: nn.Module) -> set[str]:
         """Return the names of the scales and shifts of all normalisation layers."""

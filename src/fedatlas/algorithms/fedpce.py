@@ -34,7 +34,10 @@ Newcomer = Literal["unit", "mean"]
 class ConditionedNorms(Extension):
     """Makes the scales and shifts of all norms of a model from one embedding."""
 
-    models: ClassVar[UsualModels] = {"image": ("cnn", {"norm": "instance"})}
+    models: ClassVar[UsualModels] = {
+        "image": ("cnn", {"norm": "instance"}),
+        "features": ("mlp", {"norm": "layer"}),
+    }
 
     embedding: int = 32
     """How many numbers the embedding has."""

@@ -22,6 +22,7 @@ NORM_LAYERS: tuple[type[nn.Module], ...] = (
 """The module types whose parameters count as normalisation (FedBN keeps them at home)."""
 
 NORMS = ("batch", "group", "instance", "layer", "none")
+FLAT_NORMS = ("batch", "layer", "none")
 HEAD_NORM = "head_norm"
 """The exact name of a norm right before the head."""
 HEAD_NORMS = ("layer", "batch", "film")
@@ -47,6 +48,18 @@ def make_norm(kind: str, channels: int) -> nn.Module:
         case "none":
             return nn.Identity()
     raise unknown_name("norm", kind, NORMS)
+
+
+def make_flat_norm(kind: str, width: int) -> nn.Module:
+    """Return a normalisation layer for (B, width), with a scale and a shift for each feature."""
+    match kind:
+        case "batch":
+            return nn.BatchNorm1d(width)
+        case "layer":
+            return nn.LayerNorm(width)
+        case "none":
+            return nn.Identity()
+    raise unknown_name("norm", kind, FLAT_NORMS)
 
 
 def check_map_size(model: str, norm: str, height: int, width: int, remedy: str) -> None:

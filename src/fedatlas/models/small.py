@@ -9,24 +9,25 @@ from torch import Tensor, nn
 
 from fedatlas.errors import UsageError
 from fedatlas.models.classifier import Classifier, InputForm, require_positive
-from fedatlas.models.norms import make_norm
+from fedatlas.models.norms import make_flat_norm, make_norm
 from fedatlas.models.registry import model
 
 
 class MultiLayerPerceptron(Classifier):
     """Linear layers with ReLU between; images are flattened. The features are the last hidden layer."""
 
-    def __init__(self, num_inputs: int, hidden: Sequence[int], num_classes: int) -> None:
+    def __init__(self, num_inputs: int, hidden: Sequence[int], num_classes: int, norm: str = "none") -> None:
         super().__init__()
         widths = (num_inputs, *hidden)
         self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(widths))
+        self.norms = nn.ModuleList(make_flat_norm(norm, width) for width in hidden)
         self.head = nn.Linear(widths[-1], num_classes)
 
     def extract(self, inputs: Tensor) -> Tensor:
         """Return the last hidden layer, or the flat inputs where there is none."""
         x = inputs.flatten(1)
-        for layer in self.layers:
-            x = F.relu(layer(x))
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = F.relu(norm(layer(x)))
         return x
 
 
@@ -52,8 +53,13 @@ class ConvolutionalNetwork(Classifier):
 
 
 @model(reads=("features", "image"))
-def mlp(num_classes: int, form: InputForm, *, hidden: Sequence[int] = (200,)) -> MultiLayerPerceptron:
-    """Linear layers with ReLU between, on images or features; ``hidden=()`` is a linear classifier."""
+def mlp(
+    num_classes: int, form: InputForm, *, hidden: Sequence[int] = (200,), norm: str = "none"
+) -> MultiLayerPerceptron:
+    """Linear layers with ReLU between, on images or features; ``hidden=()`` is a linear classifier.
+
+    ``norm`` is ``batch``, ``layer`` or ``none``, before each ReLU.
+    """
     if form.kind == "tokens":
         raise form.mismatch("mlp", "images or features")
     if isinstance(hidden, str) or not isinstance(hidden, Sequence):
@@ -65,7 +71,7 @@ def mlp(num_classes: int, form: InputForm, *, hidden: Sequence[int] = (200,)) ->
         )
     for width in hidden:
         require_positive("mlp", hidden=width)
-    return MultiLayerPerceptron(math.prod(form.shape), hidden, num_classes)
+    return MultiLayerPerceptron(math.prod(form.shape), hidden, num_classes, norm)
 
 
 @model(reads=("features", "image"))
