@@ -4,8 +4,9 @@ python -m papers.tools.newcomer_accuracy --data FOLDER --shifts rotated,permuted
 
 FOLDER holds mnist.npz (x_train, y_train). Of 32 clients with 150 training images and 50 test images, in four kinds, 24
 train and 8 come later with 5 or 10 of their training images. ``grouped`` places a newcomer by its vector and trains
-nothing. FedBN and FedPCE, for which all clients share one model, tune their own parameters on the same images. A
-member's accuracy is that of the clients that trained with the same algorithm.
+nothing; under "all newcomers" one that it refuses to place has the likeliest group. FedBN and FedPCE, for which all
+clients share one model, tune their own parameters on the same images. A member's accuracy is that of the clients that
+trained with the same algorithm.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fedatlas.adapting import Adapter
 from fedatlas.algorithms import fedavg, fedbn, fedpce, grouped
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.parts.optimizer import SGD
+from fedatlas.runs.files import atomic_write
 from papers.tools.group_cells import SHIFTS, load
 
 CLIENTS, NEWCOMERS, IMAGES = 32, 8, 200
@@ -60,42 +62,46 @@ def measure(options: argparse.Namespace, shift: str, seed: int, method: str) -> 
     member = run.last["client_mean"]
     adapter = Adapter(run, data=federation, algorithm=algorithm)
     for count in EXAMPLES:
-        chosen, refused = adapter.held_out, 0
         if method == "grouped":
-            found = {name: adapter.place(name, atlas=atlas, examples=count) for name in chosen}
-            chosen = [name for name in chosen if found[name].placed]
-            refused = len(found) - len(chosen)
-            group = [found[name] for name in chosen]
-            results = adapter.adapt_all(chosen, group=group, examples=count, rounds=0) if chosen else []
+            found = [adapter.place(name, atlas=atlas, examples=count) for name in adapter.held_out]
+            likeliest = [max(range(len(one.chances)), key=one.chances.__getitem__) for one in found]
+            results = adapter.adapt_all(adapter.held_out, group=likeliest, examples=count, rounds=0)
+            placed = [one.placed for one in found]
         else:
-            results = adapter.adapt_all(chosen, examples=count, rounds=options.tuning, steps=10, tune="personal")
+            results = adapter.adapt_all(
+                adapter.held_out, examples=count, rounds=options.tuning, steps=10, tune="personal"
+            )
+            placed = [True] * len(results)
         yield {
             "shift": shift,
             "seed": seed,
             "method": method,
             "examples": count,
             "member": member,
-            "newcomer": mean(one.after.accuracy for one in results) if results else None,
-            "untuned": mean(one.before.accuracy for one in results) if results else None,
-            "refused": refused,
+            "newcomers": [one.after.accuracy for one in results],
+            "placed": placed,
         }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the means over seeds as a Markdown table, in percent."""
-    lines = ["| shift | method | examples | a member | a newcomer | share of a member's | refused |", "|" + "---|" * 7]
+    lines = [
+        "| shift | method | examples | a member | newcomers that are placed | share of a member's | all newcomers | "
+        "share of a member's | not placed |",
+        "|" + "---|" * 9,
+    ]
     cells: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for row in rows:
         cells.setdefault((row["shift"], row["method"], row["examples"]), []).append(row)
     for (shift, method, examples), own in cells.items():
         member = mean(row["member"] for row in own)
-        found = [row["newcomer"] for row in own if row["newcomer"] is not None]
-        share = mean(found) / member if found else float("nan")
-        refused = sum(row["refused"] for row in own)
-        lines.append(
-            f"| {shift} | {method} | {examples} | {100 * member:.1f} | {100 * mean(found) if found else 0:.1f} | "
-            f"{100 * share:.0f} % | {refused} of {NEWCOMERS * len(own)} |"
+        both = [pair for row in own for pair in zip(row["newcomers"], row["placed"], strict=True)]
+        everyone, placed = [value for value, _ in both], [value for value, sure in both if sure]
+        shown = " | ".join(
+            f"{100 * value:.1f} | {100 * value / member:.0f} %" for value in map(mean, (placed, everyone))
         )
+        refused = f"{len(both) - len(placed)} of {len(both)}" if method == "grouped" else "–"
+        lines.append(f"| {shift} | {method} | {examples} | {100 * member:.1f} | {shown} | {refused} |")
     return "\n".join(lines)
 
 
@@ -108,18 +114,22 @@ def main() -> None:
     parser.add_argument("--methods", type=lambda text: text.split(","), default=list(NORMS))
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--tuning", type=int, default=10, help="rounds of ten steps")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="where results are kept; what is there is not measured again")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = json.loads(options.out.read_bytes()) if options.out and options.out.exists() else []
+    known = {(row["shift"], row["seed"], row["method"]) for row in rows}
     for shift in options.shifts:
         for seed in options.seeds:
             for method in options.methods:
+                if (shift, seed, method) in known:
+                    continue
                 for row in measure(options, shift, seed, method):
                     rows.append(row)
                     print(json.dumps(row), flush=True)
-    if options.out is not None:
-        options.out.write_text(json.dumps(rows, indent=1) + "\n")
+                if options.out is not None:
+                    lines = ",\n".join(json.dumps(row) for row in rows)
+                    atomic_write(options.out, f"[\n{lines}\n]\n".encode())
     print(table(rows))
 
 

@@ -245,7 +245,7 @@ def norm_names(model: nn.Module) -> set[str]:
     if not norms:
         raise UsageError(
             f"level='norms' needs normalisation layers, and {type(model).__name__} has none. Choose a model with norms "
-            "(--model cnn --set model.norm=batch), or level='all' or 'head'.",
+            "(--set model.norm=batch, with --model cnn or mlp), or level='all' or 'head'.",
             code="model-unfit",
             got=type(model).__name__,
             reason="no-norm",
