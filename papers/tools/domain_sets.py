@@ -1,8 +1,8 @@
-"""Data sets of several domains, small enough for a processor: digits at 16 by 16 pixels, PACS at 24 by 24.
+"""Data sets small enough for a processor: digits and CIFAR-10 at 16 by 16 pixels, PACS at 24 by 24.
 
-A folder holds mnist.npz, usps.npz, mnistm.npz and svhn.npz (x_train, y_train, x_test, y_test), and pacs64.npz (for each
-domain DOMAIN_x and DOMAIN_y, and the classes). Digit-Five's fifth set cannot be had; in its place is a generated one,
-the domain ``scene`` of the embedded digits: printed digits in any colour on photographs.
+A folder holds mnist.npz, usps.npz, mnistm.npz, svhn.npz and cifar10.npz (x_train, y_train, x_test, y_test), and
+pacs64.npz (for each domain DOMAIN_x and DOMAIN_y, and the classes). Digit-Five's fifth set cannot be had; in its place
+is a generated one, the domain ``scene`` of the embedded digits: printed digits in any colour on photographs.
 """
 
 from __future__ import annotations
@@ -77,6 +77,13 @@ def digit_five(folder: Path) -> Dataset:
     )
 
 
+def small_cifar10(folder: Path) -> Dataset:
+    """Return CIFAR-10 at 16 by 16 pixels, its training and test images together."""
+    with np.load(folder / "cifar10.npz") as file:
+        images, labels = (np.concatenate([file[f"{kind}_{part}"] for part in ("train", "test")]) for kind in "xy")
+    return from_arrays(scaled(images, 16), labels.reshape(-1).astype(np.int64), name="cifar10-16")
+
+
 def pacs(folder: Path) -> Dataset:
     """Return PACS; a quarter of each domain, the same for all seeds, is its test part."""
     with np.load(folder / "pacs64.npz") as file:
@@ -94,4 +101,9 @@ def pacs(folder: Path) -> Dataset:
     )
 
 
-DOMAIN_SETS: dict[str, Callable[[Path], Dataset]] = {"digits-16": small_digits, "digit-five": digit_five, "pacs": pacs}
+DOMAIN_SETS: dict[str, Callable[[Path], Dataset]] = {
+    "digits-16": small_digits,
+    "digit-five": digit_five,
+    "pacs": pacs,
+    "cifar10-16": small_cifar10,
+}

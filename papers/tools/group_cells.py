@@ -90,8 +90,8 @@ CELLS: dict[str, Cell] = {
         model="resnet18",
         precision="bfloat16",
     ),
-    "permuted-cifar10-small": Cell(
-        data="cifar10-all",
+    "permuted-cifar10-16": Cell(
+        data="cifar10-16",
         partition=lambda: PermutedLabels(num_clients=24),
         options={"norm": "batch", "width": 8},
         rounds=20,
@@ -123,12 +123,11 @@ CELLS: dict[str, Cell] = {
 
 
 def load(name: str, folder: Path) -> Dataset:
-    """Return a data set by its name: the training part of NAME.npz, and with NAME-all the test part, too."""
+    """Return a data set by its name; of NAME.npz the training part."""
     if name in ("digits", "heart"):
         return load_dataset(name)
     if name in DOMAIN_SETS:
         return DOMAIN_SETS[name](folder)
-    parts = ("train", "test") if name.endswith("-all") else ("train",)
-    with np.load(folder / f"{name.removesuffix('-all')}.npz") as file:
-        images, labels = (np.concatenate([file[f"{kind}_{part}"] for part in parts]) for kind in "xy")
+    with np.load(folder / f"{name}.npz") as file:
+        images, labels = file["x_train"], file["y_train"]
     return from_arrays(images, labels.reshape(-1).astype(np.int64), name=name)

@@ -94,6 +94,7 @@ def test_one_seed_can_be_set_apart() -> None:
         ("training", "--set takes section.key=value"),
         ("training=3", "training is a table of keys, got 3"),
         ("algorithm.name=client2vec", "uses an atlas over any base.*--atlas FILE --use sample,aggregate"),
+        ("algorithm.name=grouped", "uses an atlas over any base.*give --use group"),
         ("atlas.path=x.safetensors", r"unknown key .*atlas\. 'path'.*Known: .*file"),
         ("atlas.train=true", r"unknown key .*atlas\. 'train'"),
         ("atlas.use=['train']", r"atlas\.use says how an atlas is used, and there is none.*--atlas FILE"),

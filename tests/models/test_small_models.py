@@ -21,7 +21,7 @@ def test_mlp_counts_its_layers_on_images_and_on_features() -> None:
 
 
 def test_mlp_normalises_before_each_relu_if_asked() -> None:
-    """Two rows (0, 2) and (2, 0) through an identity of width 2: layer norm gives -1 and 1, of which ReLU leaves one."""
+    """Two rows (0, 2) and (2, 0) through an identity: layer norm gives -1 and 1, of which ReLU leaves one."""
     model = build_model("mlp", num_classes=2, input_shape=(2,), hidden=[2], norm="layer")
     assert count(model) == 2 * 2 + 2 + 2 + 2 + 2 * 2 + 2
     with torch.no_grad():

@@ -80,10 +80,11 @@ def _check_needs(name: str, options: dict[str, Any], known: Mapping[str, inspect
     """Raise UsageError if an option is missing that the recipe cannot do without."""
     declared = ALGORITHMS.facts(name).get("needs", ()) if ":" not in name else ()
     if "atlas" in declared and options.get("atlas") is None:
+        uses = ALGORITHMS.facts(name).get("uses", ())
+        how = "--use group" if "group" in uses else "--atlas FILE --use sample,aggregate"
         raise UsageError(
             f"{name} uses an atlas over any base, and none is given. Name the base, e.g. --algorithm {BASE}, "
-            "and give --atlas FILE --use sample,aggregate ([atlas] file and use in a config); in Python "
-            f"{name}(base, atlas).",
+            f"and give {how} ([atlas] file and use in a config); in Python {name}(base, atlas).",
             code="missing-option",
             option="atlas",
         )
