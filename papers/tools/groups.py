@@ -226,7 +226,7 @@ def tuned(
         before = kept.measured((make_job(options, name, seed, "cfl", WITHOUT_SPLIT) for seed in seeds), run)
         mean_change, longest = (mean(result["lengths"][i] for result in before) for i in (0, 1))
         tries = [(round(a * mean_change, 3), round(b * longest, 3), gamma) for a, b, gamma in options.grid]
-        found = {
+        found: dict[tuple[float, ...], float] = {
             pair: mean(
                 result["accuracy"]
                 for result in kept.measured((make_job(options, name, seed, "cfl", pair) for seed in seeds), run)
