@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +250,12 @@ def _loaded(code: str, names: tuple[str, ...]) -> list[str]:
     code = f"import sys; {code}; print(*[name for name in {names!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
     return done.stdout.split()
+
+
+def test_the_package_s_description_has_no_link_that_an_index_would_break() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    description = (ROOT / project["readme"]).read_text()
+    assert not re.findall(r"\]\((?!https://)|<img|src=", description)
+    assert "CUDA" in description
+    assert not [pin for pin in project["optional-dependencies"]["flower"] if "==" in pin]
+    assert {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)} <= {*project["classifiers"]}
