@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import fedatlas
 from fedatlas.errors import UsageError
 from fedatlas.models import with_features
+from fedatlas.parts.optimizer import SGD
 from raising import raises
 
 Parts = tuple[fedatlas.Federation, nn.Module]
@@ -142,3 +143,42 @@ def test_arrays_are_taken_as_they_are() -> None:
     assert volumes.inputs.shape == (4, 1, 5, 6, 7)
     scaled = fedatlas.from_arrays(np.full((4, 3, 8, 8), -1.5), [0, 1, 0, 1])
     assert float(scaled.inputs.min()) == -1.5
+
+
+def brighter(shape: tuple[int, ...], dtype: type) -> tuple[Any, Any]:
+    """Noise in [0, 1], in whose first half every second example is brighter."""
+    rng = np.random.default_rng(0)
+    values, labels = rng.random((80, *shape)) * 0.5, np.arange(80) % 2
+    values[labels == 1, ..., : shape[-1] // 2] += 0.4
+    return (values * 65535).astype(dtype) if dtype is np.uint16 else values.astype(dtype), labels
+
+
+class Pooled(nn.Module):
+    """A network of a user's: one convolution over signals, images or volumes, its mean over each half, and logits."""
+
+    def __init__(self, axes: int) -> None:
+        super().__init__()
+        convolution = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[axes]
+        self.body, self.fc = convolution(1, 4, 3, padding=1), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = torch.relu(self.body(x)).flatten(2, -2) if x.ndim > 3 else torch.relu(self.body(x))[:, :, None]
+        logits: Tensor = self.fc(torch.cat([half.mean((2, 3)) for half in maps.chunk(2, 3)], 1))
+        return logits
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((1, 24), np.float64), ((1, 8, 8), np.uint16), ((1, 8, 8), np.float32), ((1, 4, 6, 6), np.float32)],
+    ids=["signals", "16-bit images", "float images", "volumes"],
+)
+def test_signals_deep_images_and_volumes_are_learnt_by_a_network_of_one_s_own(
+    shape: tuple[int, ...], dtype: type
+) -> None:
+    values, labels = brighter(shape, dtype)
+    data = fedatlas.from_arrays(values, labels)
+    assert (data.kind, tuple(data.inputs.shape[1:])) == ("array", shape)
+    federation = fedatlas.federate(data, fedatlas.data.Iid(num_clients=2))
+    more: dict[str, Any] = {"optimizer": SGD(lr=0.5), "batch_size": 10, "progress": False}
+    run = fedatlas.train(federation, "fedavg", model=lambda: Pooled(len(shape) - 1), rounds=15, **more)
+    assert run.last["accuracy"] > 0.9

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.loading.arrays import from_arrays
+from fedatlas.data.loading.watching import watched
 from fedatlas.errors import DataError, UsageError, unknown_name
 
 
@@ -66,7 +67,8 @@ def from_huggingface(
     for title, own in (("owner", owner), ("domain", domain)):
         if own is not None:
             options[title] = [str(value) for value in dataset[own]]
-    examples = _stacked(name, (_input(one) for one in dataset[column]))
+    found = dataset[column]
+    examples = _stacked(name, (_input(found[i]) for i in watched(range(len(found)), f"reading {name}")))
     return from_arrays(examples, np.asarray(dataset[label]), name=name, **options)
 
 
@@ -84,7 +86,7 @@ def _pairs(name: str, dataset: Any) -> tuple[Any, Any]:
     count = len(dataset)
     if not count:
         raise DataError(f"{name}: there are no examples. Leave it out.", code="data-empty", data=name)
-    items = [dataset[i] for i in range(count)]
+    items = [dataset[i] for i in watched(range(count), f"reading {name}")]
     if any(not isinstance(item, tuple | list) or len(item) != 2 for item in items):
         raise DataError(
             f"{name}: an item must be (input, label), got {type(items[0]).__name__}. Wrap the data set.",
