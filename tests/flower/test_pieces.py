@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
+from flwr.common.config import parse_config_args
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -210,6 +211,8 @@ def test_a_minimum_is_a_number_or_a_share_of_the_cohort() -> None:
 
 def test_a_nodes_config_is_written_as_flower_reads_it() -> None:
     assert node_config({"client": "a b", "held-out": True, "n": 3}) == 'client="a b" held-out=true n=3'
+    odd = {"settings": """a={ b = "x", c = 'q' }; d="\\"e\"""", "data": "a b/\u00e9\U0001f600\\n", "n": "\n"}
+    assert parse_config_args([node_config(odd)]) == odd  # as Flower reads it
 
 
 def test_the_guide_says_what_every_algorithm_discloses() -> None:

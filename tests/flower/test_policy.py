@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from fedatlas.cli.flower import app as commands
 from fedatlas.config.config import Config
+from fedatlas.data import from_npz
 from fedatlas.errors import FedatlasError, RunFolderError, UsageError
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.node.audit import AuditLog, line_hash
@@ -179,6 +181,30 @@ def test_too_few_examples_and_too_many_bytes_are_refused(tmp_path: Path) -> None
     short = Server(tmp_path, policy=policy_text().replace("most_bytes = 1_073_741_824", "most_bytes = 100"))
     assert refused(short.ask("query.hello"), "100 are allowed")
     assert [entry["answer"] for entry in short.log()] == ["refused", "refused"]
+
+
+def test_a_class_of_few_examples_leaves_no_trace_in_a_vector(tmp_path: Path) -> None:
+    """Of four classes the last two have one and two examples; the first two's means stay as they are."""
+    rng, labels = np.random.default_rng(0), np.array([0] * 9 + [1] * 8 + [2] + [3] * 2)
+    images = rng.integers(0, 255, (20, 3, 8, 8), dtype=np.uint8)
+    make = 'atlas.make={ source = "class-prototypes" }'
+    policy = policy_text(everything=True)
+    found = []
+    for number, text in enumerate((policy, policy.replace("least_of_class = 1", "least_of_class = 3"))):
+        (tmp_path / str(number)).mkdir()
+        server = Server(tmp_path / str(number), make, policy=text)
+        np.savez(server.node["data"], x_train=images, y_train=labels, x_test=images[:1], y_test=labels[:1])
+        server.about |= DataForm.of(from_npz(server.node["data"])).values()
+        found.append([server.ask(kind).content.array_records["row"] for kind in ("query.row", "query.sums")])
+    (all_rows, all_sums), (rows, sums) = found
+    (name,) = rows
+    before, after = (own[name].numpy().reshape(4, -1) for own in (all_rows, rows))
+    assert (np.abs(before).sum(1) > 0).all()
+    assert (np.abs(after).sum(1) > 0).tolist() == [True, True, False, False]
+    assert all_sums["counts"].numpy().tolist() == [9, 8, 1, 2]
+    assert sums["counts"].numpy().tolist() == [9, 8, 0, 0]
+    assert (sums["sums"].numpy()[:2] == all_sums["sums"].numpy()[:2]).all()
+    assert not sums["sums"].numpy()[2:].any()
 
 
 def test_a_policy_that_cannot_be_read_lets_nothing_leave(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -91,8 +92,13 @@ def supernode_command(
 
 
 def node_config(settings: Mapping[str, Any]) -> str:
-    """Return a node's config in the form of Flower's command line."""
-    return " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
+    """Return a node's or a run's config in the form of Flower's command line, which ends a text at its first quote."""
+    return " ".join(f"{name}={_without_quotes(json.dumps(v, ensure_ascii=False))}" for name, v in settings.items())
+
+
+def _without_quotes(value: str) -> str:
+    """Return a value of TOML with the quotes inside a text as numbers."""
+    return re.sub(r"\\.", lambda found: r"\u0022" if found[0] == r"\"" else found[0], value)
 
 
 def write_connection(home: Path, address: str, authority: Path | None) -> None:

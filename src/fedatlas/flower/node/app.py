@@ -157,6 +157,7 @@ def answered(action: Handler, config: Path | str, message: Message, context: Con
         request = Request(settings, context, about)
         client, data = request.federation.clients[0], request.federation.data
         gate.check_data(settings, len(client.train), is_table=data.table is not None, algorithm=request.algorithm)
+        request.federation = gate.shown(request.federation)
         with repeatable(request.device):
             reply = action(request, received)
         gate.check_reply(reply)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import RecordDict
 
 from fedatlas.algorithms.registry import ALGORITHMS, build_algorithm, standalone
@@ -13,6 +15,7 @@ from fedatlas.atlas.doctor.figures import FIGURES, HASHES
 from fedatlas.atlas.sources import disclosures_by_source
 from fedatlas.atlas.summary import summary_disclosures
 from fedatlas.config.config import Config
+from fedatlas.data.federation import Federation
 from fedatlas.flower.node.audit import AUDIT, AuditLog
 from fedatlas.flower.node.policy import ALL, GROUPS, TABLES, Policy, PolicyError, Wanted, recipe_names, shares_in_groups
 from fedatlas.flower.node.request import CHECK
@@ -64,6 +67,17 @@ class Gate:
         if self.kind == "query.hashes":
             return {"check, copies": "; ".join(words([HASHES]))}
         return {"check": "; ".join(words([*summary_disclosures(), *FIGURES]))}
+
+    def shown(self, federation: Federation) -> Federation:
+        """Return what the reply to this message may be made of: for an atlas or a check no class of few examples."""
+        least = self.policy.least_of_class
+        if least <= 1 or self.kind not in ATLAS_KINDS:
+            return federation
+        (client,) = federation.clients
+        labels = federation.data.labels[client.train]
+        enough = torch.bincount(labels, minlength=federation.num_classes)[labels] >= least
+        self.policy.check_examples(int(enough.sum()))
+        return replace(federation, clients=(replace(client, train=client.train[enough]),))
 
     def check_reply(self, reply: RecordDict) -> None:
         """Raise PolicyError if a reply is too large."""

@@ -49,6 +49,8 @@ class Policy:
     """Whose code may arrive as an app: ``fedatlas`` is the code of ``fedatlas flower init``; or an app's hash."""
     least_examples: int = 10
     """With fewer training examples nothing leaves the node."""
+    least_of_class: int = 1
+    """Classes with fewer training examples are left out of what the node sends for an atlas or a check."""
     most_bytes: int = 1 << 30
     """The most bytes of one reply."""
 
@@ -175,6 +177,7 @@ def policy_text(wanted: Wanted | None = None, *, everything: bool = False) -> st
         "settings": [ANY] if everything else list(usual.settings),
         "apps": list(usual.apps),
         "least_examples": 1 if everything else usual.least_examples,
+        "least_of_class": usual.least_of_class,
         "most_bytes": usual.most_bytes,
     }
     assert list(chosen) == [own.name for own in fields(Policy)]
@@ -210,5 +213,8 @@ _COMMENTS = {
     "apps": 'Whose code may arrive as an app. "fedatlas": exactly the code that `fedatlas flower init` writes.\n'
     "The sha256 of an app's file allows that app, whatever is in it.",
     "least_examples": "With fewer training examples than this, nothing leaves the node.",
+    "least_of_class": "Classes of which the node has fewer training examples are left out of its vector and means:\n"
+    "the mean of a single example is that example's embedding. 1 leaves nothing out; 5 is a good choice where vectors\n"
+    "may leave.",
     "most_bytes": "The most bytes of one reply.",
 }
