@@ -1,5 +1,6 @@
 """Federations for tests: clients behind a grid in this process, or a SuperLink and SuperNodes as real processes."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ from fedatlas.training.model import make_model
 
 PATIENCE = 400
 """Seconds that a test waits; a run takes a tenth of it on a machine that is not busy."""
+LIAR = "client-1"
+"""The node that lies, in tests of such."""
 
 
 def clients(count: int, kind: str = "features") -> Federation:
@@ -153,3 +156,14 @@ def bytes_by_way(run: Run) -> Mapping[str, int]:
     """Return the bytes that went down and up in a run."""
     found = [client for line in run.rounds for client in line["bytes"].values()]
     return {way: sum(entry[way] for entry in found) for way in ("down", "up")}
+
+
+def reasons(run: Run) -> str:
+    """Return why the liar was left out."""
+    return " ".join(entry["reason"] for line in run.rounds for entry in line["left_out"] if entry["client"] == LIAR)
+
+
+def is_whole(run: Run) -> bool:
+    """Return whether the model is finite and about as long as one that nobody lied to."""
+    length = math.sqrt(sum(float(t.double().square().sum()) for t in run.parameters().values()))
+    return math.isfinite(length) and length < 50

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.undone import MENDINGS
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -65,3 +67,16 @@ def test_bytes_over_the_network_are_counted_and_the_run_has_the_simulators_bits(
 @pytest.mark.slow
 def test_what_saving_and_a_kill_cost_is_measured() -> None:
     _run("saving.py", "--rounds", "300", "--kills", "1")
+
+
+def test_what_undoes_a_mending_is_still_in_the_source() -> None:
+    """Else nobody would see whether its tests can fail."""
+    for mending in MENDINGS:
+        for name, text, _ in mending.undone:
+            assert text in (ROOT / name).read_text(), (mending.defect, name)
+        assert (ROOT / mending.tests.partition(" ")[0]).exists(), mending.tests
+
+
+@pytest.mark.slow
+def test_very_many_clients_end_in_a_report() -> None:
+    _run("many.py", "--clients", "12000")

@@ -21,10 +21,10 @@ from fedatlas.flower.server.safety import MostWeight, capped_weights, out_of_sca
 from fedatlas.parts.types import Cohort, ServerState, Upload
 from fedatlas.runs.run import Run
 from fedatlas.testing.flower_grid import InProcessGrid
-from flower_network import clients, config_of, handed_out, network
+from flower_network import LIAR, clients, config_of, handed_out, is_whole, reasons
 from raising import raises
 
-NODES, LIAR = 5, "client-1"
+NODES = 5
 Lie = Callable[[RecordDict], RecordDict]
 
 
@@ -60,17 +60,6 @@ def sending(record: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Lie:
         return content
 
     return lie
-
-
-def reasons(run: Run) -> str:
-    """Return why the liar was left out."""
-    return " ".join(entry["reason"] for line in run.rounds for entry in line["left_out"] if entry["client"] == LIAR)
-
-
-def is_whole(run: Run) -> bool:
-    """Return whether the model is finite and about as long as one that nobody lied to."""
-    length = math.sqrt(sum(float(t.double().square().sum()) for t in run.parameters().values()))
-    return math.isfinite(length) and length < 50
 
 
 CHANGES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
@@ -242,34 +231,3 @@ def test_classes_of_all_nodes_together_are_bounded() -> None:
     many = replace(form, classes=tuple(f"a{i}" for i in range(MOST_CLASSES)))
     with raises(DataError, "out-of-range", name="classes"):
         many.unite(replace(form, classes=("b",)))
-
-
-LYING = """
-from fedatlas.data import from_npz
-from fedatlas.flower.node import app
-
-honest = app.pack_upload
-
-
-def load(settings):
-    def lie(upload, **options):
-        upload.change.update({{name: -1000 * tensor for name, tensor in upload.change.items()}})
-        return honest(upload, **options)
-
-    app.pack_upload = lie
-    return from_npz({data!r})
-"""
-
-
-@pytest.mark.slow
-def test_a_real_node_that_scales_its_change_is_left_out(tmp_path: Path) -> None:
-    """Over real processes: the node's own code lies, as an attacker's would."""
-    config = config_of("fedavg", count=4, rounds=1)
-    with network(clients(4), config, tmp_path, leave_out=(LIAR,)) as local:
-        (tmp_path / "lying.py").write_text(LYING.format(data=str(tmp_path / "data" / f"{LIAR}.npz")))
-        local.start_node(LIAR, loader=f"{tmp_path}/lying.py:load", policy=str(tmp_path / "data" / "policy.toml"))
-        local.run(tmp_path / "app")
-    run = Run(tmp_path / "run")
-    assert "times as long as the median one" in reasons(run)
-    assert is_whole(run)
-    assert LIAR not in run.rounds[0]["answered"]

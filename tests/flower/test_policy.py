@@ -22,6 +22,7 @@ from fedatlas.flower.node.policy import Policy, changed_settings, policy_text
 from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.flower.protocol.messages import arrays
 from fedatlas.flower.server.app import serve
+from fedatlas.flower.server.transport import FlowerClients
 from fedatlas.runs.files import inside
 from fedatlas.testing.flower_grid import InProcessGrid
 from flower_network import clients, handed_out
@@ -154,6 +155,26 @@ def test_a_run_s_name_leads_nowhere(run: object, kind: str, tmp_path: Path) -> N
     assert victim.read_text() == "precious"
     assert sorted(path for path in tmp_path.rglob("*") if "state" not in path.parts) == before
     assert [entry["answer"] for entry in server.log()] == ["failed"]
+
+
+@pytest.mark.parametrize("run", ["../../victim", "VICTIM"])
+def test_a_whole_run_whose_name_leads_elsewhere_writes_nothing(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything else about the run is right: a node that took the name would keep SCAFFOLD's memory there."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "round-000009.safetensors").write_text("precious")
+    name = run.replace("VICTIM", str(victim))
+    server = Server(tmp_path, "algorithm.name=scaffold", "training.rounds=1", policy=policy_text(everything=True))
+    honest = FlowerClients._about
+    monkeypatch.setattr(
+        FlowerClients, "_about", lambda *given, **more: ConfigRecord({**honest(*given, **more), "run": name})
+    )
+    with pytest.raises(FedatlasError):
+        serve(Config.load(tmp_path / "run.toml"), server.grid, tmp_path / "run")
+    assert [path.name for path in victim.rglob("*")] == ["round-000009.safetensors"]
+    assert {entry["answer"] for entry in server.log() if entry["request"] == "train"} == {"failed"}
 
 
 BOMBS: dict[str, dict[str, Any]] = {
