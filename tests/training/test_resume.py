@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -311,6 +312,18 @@ def test_resuming_on_a_read_only_file_system_is_one_line(
     ReadOnly(monkeypatch)
     with raises(RunFolderError, "file-unwritable"):
         _short(tmp_path / "run", rounds=rounds, resume=True)
+
+
+def test_the_command_says_one_line_on_a_read_only_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command tidies up after an error, which must not hide the error."""
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).normal(size=(24, 4)), y=np.arange(24) % 2)
+    command = ["train", "-d", str(tmp_path / "data.npz"), "--folder", str(tmp_path / "run"), "--model", "linear"]
+    command += ["--workers", "1", "--set", "data.partition={ name = 'iid', num_clients = 2 }", "--rounds"]
+    assert CliRunner().invoke(app, [*command, "1"]).exit_code == 0
+    ReadOnly(monkeypatch)
+    said = CliRunner().invoke(app, [*command, "2", "--resume"])
+    assert isinstance(said.exception, SystemExit)
+    assert (said.exit_code, "Read-only file system" in said.output) == (2, True)
 
 
 def test_of_many_clients_only_the_last_evaluation_has_a_line_for_each(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,8 @@ def train_config(
         raise typer.Exit(130) from None
     finally:
         if taken:
-            (folder / NEW_ATLAS).unlink(missing_ok=True)
+            with suppress(OSError):  # on a file system that became read-only there is none to delete
+                (folder / NEW_ATLAS).unlink()
     if played == rounds and show is not False:
         remark(f"{folder} already had all {rounds} rounds: nothing was left to do.")
     return run
