@@ -13,6 +13,7 @@ vectors are made, and makes some of clients of its own; it learns from these alo
     image        a linear decoder to pixels; the squared distance to the nearest image of the client, in units of that
                  of the mean image of the attacker's images of that domain
     groups       the adjusted Rand index of five groups of clients with the domains: what the vector is for
+    accuracy     of FedAvg with a model for each of these groups (group_accuracy.py)
 
 Noise is that of ``fedatlas.atlas.noise`` at delta 1e-5: for one example where the source bounds an example's part,
 else for the whole client. Bounds are medians over the attacker's images or vectors. FILE keeps what is done.
@@ -40,12 +41,13 @@ from fedatlas.atlas.noise import clip_rows
 from fedatlas.atlas.subspaces import leading_directions, narrowed, projection_row
 from fedatlas.data.dataset import Dataset
 from fedatlas.seeds import generator, numpy_generator
+from papers.tools.group_accuracy import group_accuracy, small_images, tests_of
 
 SIZES, EPSILONS = (5, 20, 100), (math.inf, 32.0, 8.0, 1.0)
 VICTIMS, SHADOWS = 60, 400
 """Clients, and those that the attacker makes."""
 CONCENTRATION = 0.5
-COLUMNS = ("labels", "membership", "domain", "image", "groups")
+COLUMNS = ("labels", "membership", "domain", "image", "groups", "accuracy")
 Make = Callable[[Federation, Embeddings, float], Atlas]
 SOURCES: Mapping[str, tuple[Make, str]] = {
     "label-histogram": (lambda federation, embeddings, clip: label_histogram(federation), "example"),
@@ -71,6 +73,8 @@ class World(NamedTuple):
     """The positions of the clients' images."""
     mine: Tensor
     """The positions of the attacker's."""
+    small: Dataset
+    """The images as groups of clients learn them."""
 
 
 class Seen(NamedTuple):
@@ -89,7 +93,8 @@ def make_world(seed: int) -> World:
     embeddings = make_encoder("builtin").encode(everything, progress=False)
     order = torch.randperm(len(data), generator=generator(seed, "leakage", "halves"))
     pixels = data.inputs.flatten(1).float() / 255
-    return World(data, embeddings, pixels, order[: len(order) // 2], order[len(order) // 2 :])
+    small = small_images(pixels, data.labels)
+    return World(data, embeddings, pixels, order[: len(order) // 2], order[len(order) // 2 :], small)
 
 
 def draw_clients(world: World, pool: Tensor, count: int, size: int, seed: int, who: str) -> tuple[list[Tensor], Tensor]:
@@ -260,22 +265,41 @@ def measure(world: World, source: str, size: int, seed: int, decode: Ridge, clip
         victims = Seen(theirs, their_domains, with_noise(atlas, source, epsilon, bound, seed))
         labels, usual = label_error(world, seen, victims)
         noisy = Atlas(names=atlas.names, halves={"all": victims.vectors}, sizes=atlas.sizes, domains=atlas.domains)
+        groups = noisy.groups(5)
         found[str(epsilon)] = {
             "labels": labels,
             "by chance": usual,
             "membership": membership_auc(world, source, seen, victims, clip, seed),
             "domain": domain_accuracy(seen, victims),
             "image": image_error(world, source, victims, decode),
-            "groups": float(adjusted_rand_score(their_domains.numpy(), noisy.groups(5).numpy())),
+            "groups": float(adjusted_rand_score(their_domains.numpy(), groups.numpy())),
+            "accuracy": worth(world, theirs, their_domains, groups, seed),
         }
     return found
+
+
+def worth(world: World, clients: Sequence[Tensor], domains: Tensor, groups: Tensor | None, seed: int) -> float:
+    """Return the accuracy of FedAvg with a model for each group of clients, or with one for all."""
+    assert world.data.domain is not None
+    members = []
+    for number, (own, domain) in enumerate(zip(clients, domains.tolist(), strict=True)):
+        others = world.theirs[world.data.domain[world.theirs] == domain]
+        members.append(Client(name=f"client-{number}", train=own, test=tests_of(world.small, own, others)))
+    return group_accuracy(world.small, members, groups, seed)
+
+
+def bounds(world: World, size: int, seed: int) -> dict[str, float]:
+    """Return the accuracy with one model for all, and with the true groups."""
+    clients, domains = draw_clients(world, world.theirs, VICTIMS, size, seed, "theirs")
+    found = {"one model": None, "the domains": domains}
+    return {title: worth(world, clients, domains, groups, seed) for title, groups in found.items()}
 
 
 def table(found: Mapping[str, Mapping[str, Mapping[str, float]]], seeds: Sequence[int]) -> str:
     """Return the figures as a table of Markdown, means over seeds."""
     lines = [
-        "| source | images | noise for | epsilon | labels (chance) | membership | domain | image | groups |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| source | images | noise for | epsilon | labels (chance) | membership | domain | image | groups | accuracy |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for source, (_, protects) in SOURCES.items():
         for size in SIZES:
@@ -283,7 +307,8 @@ def table(found: Mapping[str, Mapping[str, Mapping[str, float]]], seeds: Sequenc
                 rows = [found[f"{source}/{size}/{seed}"][str(epsilon)] for seed in seeds]
                 value = {key: mean(row[key] for row in rows) for key in rows[0]}
                 cells = [f"{value['labels']:.2f} ({value['by chance']:.2f})"]
-                cells += [f"{value[column]:.2f}" for column in COLUMNS[1:]]
+                cells += [f"{value[column]:.2f}" for column in COLUMNS[1:-1]]
+                cells.append(f"{100 * value['accuracy']:.1f}")
                 noise = "–" if epsilon == math.inf else f"{epsilon:g}"
                 lines.append(f"| {source} | {size} | {protects} | {noise} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -302,6 +327,11 @@ def main() -> None:
         world = make_world(seed)
         lengths = world.embeddings.examples[world.mine].float().norm(dim=1)
         clip = float(lengths.median())
+        for size in SIZES:
+            key = f"bounds/{size}/{seed}"
+            if key not in found:
+                found[key] = {"all": bounds(world, size, seed)}
+                print(key, json.dumps(found[key]), flush=True)
         for source in SOURCES:
             decode = decoder(world, source, clip)
             for size in SIZES:
@@ -311,6 +341,10 @@ def main() -> None:
                     print(key, json.dumps(found[key]["inf"]), flush=True)
                     given.out.write_text(json.dumps(found, indent=1))
     print(table(found, seeds))
+    for size in SIZES:
+        rows = [found[f"bounds/{size}/{seed}"]["all"] for seed in seeds]
+        told = (f"{title} {100 * mean(row[title] for row in rows):.1f}" for title in rows[0])
+        print(f"accuracy at {size} images: {', '.join(told)}")
 
 
 if __name__ == "__main__":
