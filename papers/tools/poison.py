@@ -11,9 +11,9 @@ Ten clients, the last one or two of which attack in every round:
     flip     sends the negative of its change
     both     says that it has 10^14 examples, and sends the negative of its change
 
-FOLDER holds cifar10.npz (x_train, y_train), of which 2,000 images are used, without the attack `both`; of the
-embedded digits the handwritten ones, made grey and 8x8. Accuracy is over the test parts of the honest clients after the last round. Defences have their
-default settings. FILE keeps what is done, so that a stopped measurement goes on.
+FOLDER holds cifar10.npz (x_train, y_train), of which 2,000 images are used, without the attack ``both``; of the
+embedded digits the handwritten ones, made grey and 8x8. Accuracy is over the test parts of the honest clients after the
+last round. Defences have their default settings. FILE keeps what is done, so that a stopped measurement goes on.
 """
 
 from __future__ import annotations
