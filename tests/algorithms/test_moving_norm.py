@@ -83,6 +83,18 @@ class Convolved(nn.Module):
         return features, self.head(features)
 
 
+def test_arguments_by_name_are_understood() -> None:
+    """A user's network may call torch's functions with names; the derivative of 3 x + 1 along 2 is 6."""
+
+    def forward(_: object, inputs: Tensor) -> Output:
+        weight = torch.full((1, 1), 3.0)
+        return Output(inputs, F.linear(input=inputs, weight=weight, bias=torch.ones(1)))
+
+    local: Any = SimpleNamespace(forward=forward)
+    logits, change = logits_along(local, torch.ones(2, 1), torch.full((1, 1), 2.0))
+    assert (logits.tolist(), change.tolist()) == ([[4.0]] * 2, [[6.0]] * 2)
+
+
 def test_a_change_costs_one_more_convolution_forward_and_one_more_back() -> None:
     """Not also those with the change of the weights, which is zero; and batch norm is one kernel, not many."""
     model = Convolved()

@@ -44,7 +44,7 @@ class _PlainForms(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _LINEAR:
+        if func in _LINEAR and len(args) > 1:
             return _linear_map(func, *args, **kwargs)
         if func is F.scaled_dot_product_attention:
             return _attention(*args, **kwargs)
