@@ -15,7 +15,8 @@ from fedatlas.data.html import curve_picture, points_picture
 from report.run_folders import client, write_run
 from tiny import line_federation
 
-PICTURE = {"svg", "g", "circle", "path", "polyline"}
+PICTURE = {"svg", "g", "circle", "path", "polyline", "rect", "text"}
+LEFT = ("style", "text-align:left")
 EVIL = "<script>alert('&')</script>"
 
 
@@ -29,8 +30,9 @@ class Cells(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
-        assert tag in PICTURE or not attrs
-        assert not [name for name, _ in attrs if name.startswith("on") or name in ("href", "src", "style")]
+        assert tag in PICTURE or set(attrs) <= {LEFT}
+        others = [name for name, value in attrs if (name, value) != LEFT]
+        assert not [name for name in others if name.startswith("on") or name in ("href", "src", "style")]
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
@@ -71,17 +73,31 @@ def test_an_atlas_shows_its_halves_and_its_clients() -> None:
 
 
 def test_points_keep_their_distances_inside_the_picture() -> None:
-    """x from 0 to 4 goes to 8 to 212 of 220 pixels, so 1 is at 8 + 204 / 4 = 59; equal ones go to the middle."""
+    """x from 0 to 4 goes to 8 to 252 of 260 pixels, so 1 is at 8 + 244 / 4 = 69; equal ones go to the middle."""
     picture = points_picture([(0, 5), (1, 5), (4, 5)], ["a", "b", "c"], about="three")
     assert re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', picture) == [
-        ("8.0", "110.0"),
-        ("59.0", "110.0"),
-        ("212.0", "110.0"),
+        ("8.0", "130.0"),
+        ("69.0", "130.0"),
+        ("252.0", "130.0"),
     ]
 
 
-def test_a_curve_goes_from_0_at_the_bottom_to_1_at_the_top() -> None:
-    assert 'points="8.0,82.0 110.0,45.0 212.0,8.0"' in curve_picture([1, 2, 3], [0, 0.5, 1], about="accuracy")
+def test_a_curve_goes_from_0_at_the_bottom_to_1_at_the_top_and_an_amount_to_its_largest() -> None:
+    share = curve_picture([1, 2, 3], [0, 0.5, 1], about="accuracy")
+    assert 'points="52.0,100.0 170.0,56.0 288.0,12.0"' in share
+    assert ">100 %<" in share
+    amount = curve_picture([1, 2], [4.0, 2.0], about="rmse", percent=False)
+    assert 'points="52.0,12.0 288.0,56.0"' in amount
+    assert ">4<" in amount
+
+
+def test_a_federation_draws_how_many_examples_of_each_class_a_client_has() -> None:
+    """Two of class 0 fill the bar's 22 pixels, one of class 1 half of it."""
+    shown = line_federation(([1.0, 2.0, 3.0], [0, 0, 1]))._repr_html_()
+    assert re.findall(r'<rect [^>]*height="([\d.]+)"><title>([^<]*)<', shown) == [
+        ("22.0", "up: 2"),
+        ("11.0", "down: 1"),
+    ]
 
 
 def test_a_check_shows_suspects_and_what_to_do() -> None:

@@ -8,10 +8,13 @@ import torch
 from torch import Tensor
 
 from fedatlas.data.dataset import Dataset
-from fedatlas.data.html import facts_table, rows_table
+from fedatlas.data.html import bars_picture, facts_table, rows_table
 from fedatlas.data.preparation import Preparation
 from fedatlas.errors import DataError, UsageError, expect_number, unknown_name
 from fedatlas.seeds import numpy_generator
+
+MOST_BARS, MOST_ROWS = 100, 12
+"""Classes and clients of which a notebook shows how many examples there are."""
 
 
 class Transform(Protocol):
@@ -162,8 +165,16 @@ class Federation:
             "domains": ", ".join(self.domains) or "none",
             "partition": self.partition or "by hand",
         }
-        rows = [(c.name, c.kind or "–", len(c.train), len(c.test), "yes" if c.held_out else "") for c in self]
-        heads = ("client", "type" if self.types else "domain", "train", "test", "held out")
+        rows: list[tuple[object, ...]] = [
+            (c.name, c.kind or "–", len(c.train), len(c.test), "yes" if c.held_out else "no") for c in self
+        ]
+        heads = ["client", "type" if self.types else "domain", "to train", "to test", "held out"]
+        if 1 < len(self.label_counts(0)) <= MOST_BARS:
+            classes = self.data.classes
+            shown = [self.label_counts(i).tolist() for i in range(min(len(rows), MOST_ROWS))]
+            bars = [bars_picture(counts, classes) for counts in shown]
+            rows = [(*row, bars[i] if i < len(bars) else "") for i, row in enumerate(rows)]
+            heads.append("labels")
         return facts_table(f"Federation of {self.name}", facts) + rows_table(heads, rows)
 
     def __iter__(self) -> Iterator[Client]:

@@ -29,7 +29,7 @@ from fedatlas.runs.group_history import GroupHistory, read_groups
 from fedatlas.runs.groups import serving_group
 from fedatlas.runs.manifest import CHECKPOINTS, Manifest, read_manifest
 from fedatlas.runs.profile import ProfileRow, profile_rows
-from fedatlas.runs.schema import RESOLVED, check_run, figure, own_name, read_adapted, read_lines, read_settings
+from fedatlas.runs.schema import RESOLVED, SHARES, check_run, figure, own_name, read_adapted, read_lines, read_settings
 
 RECORDS = ("rounds.jsonl", "clients.jsonl", "timings.jsonl")
 CONFIG = "config.toml"
@@ -248,9 +248,8 @@ class Run:
         if not self.evaluations:
             return ""
         name, rounds = self.metric, [entry["round"] for entry in self.evaluations]
-        curve = curve_picture(
-            rounds, [entry["evaluation"][name] for entry in self.evaluations], about=f"{name} by round"
-        )
+        values = [entry["evaluation"][name] for entry in self.evaluations]
+        curve = curve_picture(rounds, values, about=f"{name} by round", percent=name in SHARES)
         last = [own for own in self.clients if own["round"] == rounds[-1] and own.get(name) is not None]
         last.sort(key=lambda own: own[name], reverse=not self.higher_is_better(name))
         rows = [(own["client"], figure(name, own[name])) for own in last]

@@ -24,7 +24,10 @@ function link(block, client) {
 }
 
 function wrongAnswer(block) {
-  if (!block.check) return null;
+  if (!block.check) {
+    const can = block.advice.some((own) => own.command.startsWith("fedatlas check"));
+    return can ? answer("Whose data look wrong?", make("p", {}, "Not looked at yet: run the check.")) : null;
+  }
   const people = [...new Set(block.check.suspects.map((own) => own.client))];
   if (!people.length) return answer("Whose data look wrong?", make("p", {}, "The check suspects no client."));
   const kinds = (client) => [
@@ -114,7 +117,8 @@ function tryAnswer(block) {
   if (!block.advice.length) return null;
   const first = block.check?.suspects[0];
   const named = first ? commandsFor(block, first.client) : [];
-  const own = named[0] || block.advice.find((one) => one.command.startsWith("fedatlas train")) || block.advice[0];
+  const train = block.check ? block.advice.find((one) => one.command.startsWith("fedatlas train")) : null;
+  const own = named[0] || train || block.advice[0];
   const more = block.advice.length - 1;
   return answer(
     "What to try first?",
