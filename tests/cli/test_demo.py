@@ -50,7 +50,7 @@ def test_the_demo_says_what_its_runs_hold(heart: tuple[Path, str]) -> None:
     came, repaired = (last_accuracies(Run(folder / "heart" / name)) for name in ("as-it-came", "repaired"))
     share = last_accuracies(Run(folder / "heart" / "without-hungarian"))["hungarian"]
     assert "hungarian: its labels look inverted" in said
-    assert f"agrees with {share:.0%} of the labels of hungarian: turned round, with {1 - share:.0%}." in said
+    assert f"agrees with {share:.0%} of hungarian's labels: turned round, with {1 - share:.0%}." in said
     assert f"hungarian: {came['hungarian']:.0%} by its wrong labels, {repaired['hungarian']:.0%} by the right" in said
 
 

@@ -97,7 +97,7 @@ class Stage:
 
 def tell_of_digits(stage: Stage) -> Path:
     """Show clients that name classes differently: one model against the advice; return the page."""
-    say("Twelve offices read handwritten digits, and some call a few digits by other names", bold=True)
+    say("Twelve offices read digits, and some call a few digits by other names", bold=True)
     config = stage.config("digits", DIGITS)
     found = stage.diagnose(config)
     say("\nOne model for all, and then the first advice", bold=True)
@@ -122,10 +122,10 @@ def tell_of_heart(stage: Stage) -> Path:
         say("The check did not find it this time.")
         return page
     name = inverted[0]
-    say(f"\nThe check names {name}. Train without it, as advised, and ask the others' model", bold=True)
+    say(f"\nThe check names {name}. Train without it, and ask the others' model", bold=True)
     without = stage.train(_advice(found, lambda command: name in command), f"heart/without-{name}")
     share = _accuracies(without)[name]
-    say(f"The model of the others agrees with {share:.0%} of the labels of {name}: turned round, with {1 - share:.0%}.")
+    say(f"The others' model agrees with {share:.0%} of {name}'s labels: turned round, with {1 - share:.0%}.")
     repaired = _table(stage.folder / "heart-repaired.csv")
     good = stage.config("heart-repaired", {**HEART, "data": {"source": str(repaired), **HEART["data"]}})
     say("\nAnd with the labels repaired", bold=True)
@@ -170,14 +170,14 @@ def _print_gain(one: Run, advised: Run) -> None:
     gain = 100 * (fmean(after.values()) - fmean(before.values()))
     say(
         f"One model: {fmean(before.values()):.0%}. As advised: {fmean(after.values()):.0%}, {gain:+.0f} points "
-        f"(mean over {len(before)} clients, one seed). The worst served, {least}: {before[least]:.0%}, then "
-        f"{after[least]:.0%}."
+        f"(mean over {len(before)} clients, one seed)."
     )
+    say(f"The worst served, {least}: {before[least]:.0%}, then {after[least]:.0%}.")
 
 
 def _print_repair(came: Run, repaired: Run, name: str) -> None:
     before, after = _accuracies(came), _accuracies(repaired)
     say(
-        f"{name}: {before[name]:.0%} by its wrong labels, {after[name]:.0%} by the right ones. Mean over "
-        f"{len(before)} hospitals: {fmean(before.values()):.0%}, then {fmean(after.values()):.0%} (one seed)."
+        f"{name}: {before[name]:.0%} by its wrong labels, {after[name]:.0%} by the right ones.\n"
+        f"Mean over {len(before)} hospitals: {fmean(before.values()):.0%}, then {fmean(after.values()):.0%} (one seed)."
     )
