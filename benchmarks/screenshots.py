@@ -15,7 +15,7 @@ from typing import Any
 from page import find_chromium
 from PIL import Image
 
-DESKTOP, PHONE = {"width": 1280, "height": 1200}, {"width": 390, "height": 844}
+DESKTOP, PHONE = {"width": 1280, "height": 1260}, {"width": 390, "height": 844}
 
 
 def shoot(browser: Any, page: Path, to: Path, *, size: dict[str, int], scheme: str, client: str, top: str) -> None:

@@ -102,13 +102,21 @@ def _differences(own: _Cells, others: _Cells, spread: Floats) -> Floats:
 def _rows(data: Dataset, table: Table, everyone: _Cells, own: Tensor, count: int) -> np.ndarray:
     mine = _Cells(table, own.numpy())
     others = everyone.less(mine)
-    first = np.argsort(-_differences(mine, others, everyone.spread), kind="stable")[:MOST_COLUMNS].tolist()
+    first = _columns(mine, _differences(mine, others, everyone.spread))
     chosen = own[several_classes(data.labels[own.to(data.labels.device)].cpu(), count)].tolist()
     lines = [["label", *(_clip(table.columns[j]) for j in first)]]
     lines += [[_label(data, i), *(_cell(table, i, j) for j in first)] for i in chosen]
     lines += [[""] * len(lines[0])] * (count - len(chosen))
     lines += [["", *(side.usual(table, j) for j in first)] for side in (mine, others)]
     return np.array(lines, dtype=f"<U{LONGEST_CELL}")
+
+
+def _columns(mine: _Cells, differences: Floats) -> list[int]:
+    """Return the columns that differ most; those that the client hardly has come last, but for one."""
+    order = np.argsort(-differences, kind="stable").tolist()
+    empty = [j for j in order if 2 * mine.here[j] < mine.count]
+    late = set(empty[1:])
+    return [*(j for j in order if j not in late), *empty[1:]][:MOST_COLUMNS]
 
 
 def _cell(table: Table, i: int, j: int) -> str:
