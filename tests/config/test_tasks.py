@@ -82,3 +82,16 @@ def test_an_npz_file_holds_the_targets_of_any_task(task: str, tmp_path: Path) ->
     assert data.classes == whole.classes
     with raises(UsageError, "option-unfit", source="digits"):
         Config.load(None, [f"data.task={task}"]).dataset()
+
+
+def test_what_looks_at_classes_says_what_to_use_for_numbers(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "t.csv")
+    options = ["--data", str(table), "--set", "data.task=regression", "--set", "data.label=pressure"]
+    for words in (["check"], ["map", "--to", str(tmp_path / "a.safetensors"), "--source", "class-prototypes"]):
+        done = CliRunner().invoke(app, [*words, *options])
+        assert done.exit_code in (2, 3), done.output
+        assert "feature-average" in done.output.splitlines()[-1]
+    done = CliRunner().invoke(
+        app, ["map", *options, "--source", "feature-average", "--to", str(tmp_path / "a.safetensors")]
+    )
+    assert done.exit_code == 0, done.output

@@ -24,12 +24,24 @@ from fedatlas.atlas.registry import SOURCES, source
 from fedatlas.atlas.settings import AtlasSettings
 from fedatlas.atlas.summary import summarise, summary_disclosures
 from fedatlas.data.federation import Federation
+from fedatlas.data.task import Task, require_classes
 from fedatlas.errors import DataError, UsageError, unknown_name
 from fedatlas.models.head import head_parameters
 from fedatlas.parts.disclosure import Disclosure, Each, UpTo
 from fedatlas.parts.types import Tensors
 
 FEATURE, LABEL = "feature", "label"
+
+
+WITHOUT_LABELS = ("feature-average", "principal-angles")
+"""The sources that look at inputs alone, and so serve any task."""
+
+
+def check_task(source: str, task: Task) -> None:
+    """Raise UsageError if a source looks at classes, and the task has none."""
+    if source not in WITHOUT_LABELS:
+        do = f"Use one that looks at inputs alone: {' or '.join(WITHOUT_LABELS)} (in a config, atlas.make.source)."
+        require_classes(task, f"the source {source} of an atlas", do)
 
 
 def make_atlas(
@@ -51,6 +63,7 @@ def make_atlas(
     """
     how = (how or AtlasSettings()).changed(changes)
     make = SOURCES[how.source]
+    check_task(how.source, federation.data.task)
     wanted = inspect.signature(make).parameters
     offered: dict[str, Any] = {"how": how, "device": device, "workers": workers, "progress": progress}
     if "embeddings" in wanted:

@@ -264,11 +264,11 @@ def check_range(name: str, labels: Tensor, num_classes: int) -> None:
         )
 
 
-def require_classes(task: Task, what: str) -> None:
+def require_classes(task: Task, what: str, do: str = "Use another, such as fedavg.") -> None:
     """Raise UsageError if a task does not give each example one class; ``what`` needs that."""
     if not task.has_classes:
         raise UsageError(
-            f"{what} needs one class for each example, and the task is {task.name}. Use another, such as fedavg.",
+            f"{what} needs one class for each example, and the task is {task.name}. {do}",
             code="task-unfit",
             got=task.name,
             what=what,

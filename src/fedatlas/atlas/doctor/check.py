@@ -28,6 +28,7 @@ from fedatlas.atlas.encoders.projection import WIDTH, to_width
 from fedatlas.atlas.encoders.registry import make_encoder
 from fedatlas.atlas.summary import Summary, summarise
 from fedatlas.data.federation import Federation
+from fedatlas.data.task import require_classes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,6 +73,7 @@ def check(
             default it is calls in Python.
         progress: whether to show how far the encoding is.
     """
+    require_classes(federation.data.task, "a check of data", "Map the clients' inputs instead: source feature-average.")
     if embeddings is None:
         embeddings = embeddings_of(federation, encoder, progress=progress)
     begun = time.perf_counter()

@@ -15,6 +15,8 @@ from fedatlas.data.table import NUMBER
 from fedatlas.data.task import Task
 from fedatlas.errors import DataError, UsageError
 
+LARGE = 10.0
+"""Numbers beyond it make the first steps too long for the usual learning rate."""
 Classes = Mapping[str, Sequence[Any]] | Sequence[str]
 
 
@@ -47,7 +49,8 @@ def read_targets(cells: CellTable, roles: Roles, classes: Classes | None, task: 
     values = np.stack(columns, 1).astype(np.float32)
     pairs = zip(roles.labels, columns, strict=True)
     if task.outputs == "numbers":
-        each = (f"{name!r} ({column.min():g} to {column.max():g})" for name, column in pairs)
+        large = "; so large, they need other units or a small optimizer.lr" if np.abs(values).max() > LARGE else ""
+        each = (f"{name!r} ({column.min():g} to {column.max():g}{large})" for name, column in pairs)
     else:
         each = (f"{name!r} ({int(column.sum()):,})" for name, column in pairs)
     return Targets(torch.from_numpy(values), roles.labels, f"targets {', '.join(each)}")

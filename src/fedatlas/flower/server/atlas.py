@@ -24,7 +24,7 @@ from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.encoders.registry import make_encoder
 from fedatlas.atlas.registry import SOURCES
 from fedatlas.atlas.settings import AtlasSettings
-from fedatlas.atlas.sources import summary_by_class
+from fedatlas.atlas.sources import check_task, summary_by_class
 from fedatlas.atlas.summary import Summary
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
@@ -64,6 +64,7 @@ class NetworkAtlas:
         self.settings = how.index_settings()
         if self.source not in SOURCES:
             raise unknown_name("source of an atlas", self.source, SOURCES)
+        check_task(self.source, form.task)
 
     def make(self) -> Atlas:
         """Return the atlas."""

@@ -17,6 +17,7 @@ from fedatlas.atlas.doctor.diagnosis import Diagnosis
 from fedatlas.atlas.doctor.figures import FIGURES, HASHES, ClientFigures, feature_names, num_described
 from fedatlas.config.config import Config
 from fedatlas.data.table import NUMBER
+from fedatlas.data.task import require_classes
 from fedatlas.errors import DataError
 from fedatlas.flower.protocol.checks import check_arrays
 from fedatlas.flower.protocol.data_form import DataForm, Member
@@ -36,6 +37,7 @@ def check_clients(config: Config, grid: Grid, folder: Path) -> Diagnosis:
     settings = NetworkSettings(**config.values["flower"])
     exchange = Exchange(grid, settings, _say)
     members, form = gather(exchange, settings)
+    require_classes(form.task, "a check of data", "There is none for other tasks yet.")
     _say(f"{len(members)} clients: {', '.join(member.name for member in members)}")
     questions = Questions(exchange, members, form.values(), stage="check")
     told = Told(
