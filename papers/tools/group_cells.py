@@ -90,14 +90,17 @@ CELLS: dict[str, Cell] = {
         model="resnet18",
         precision="bfloat16",
     ),
-    "permuted-cifar10-16": Cell(
-        data="cifar10-16",
-        partition=lambda: PermutedLabels(num_clients=24),
-        options={"norm": "batch", "width": 8},
-        rounds=20,
-        lr=0.1,
-        test_fraction=1 / 6,
-    ),
+    **{
+        f"permuted-{labels}cifar10-16": Cell(
+            data="cifar10-16",
+            partition=partial(PermutedLabels, num_clients=24, **options),
+            options={"norm": "group", "width": 8},
+            rounds=20,
+            lr=0.1,
+            test_fraction=1 / 6,
+        )
+        for labels, options in (("", {}), ("all-", {"classes": "all"}))
+    },
     "dirichlet-cifar10": Cell(
         data="cifar10",
         partition=lambda: Dirichlet(num_clients=24, alpha=0.3),

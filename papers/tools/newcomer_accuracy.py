@@ -95,12 +95,13 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells.setdefault((row["shift"], row["method"], row["examples"]), []).append(row)
     for (shift, method, examples), own in cells.items():
         member = mean(row["member"] for row in own)
-        both = [pair for row in own for pair in zip(row["newcomers"], row["placed"], strict=True)]
-        everyone, placed = [value for value, _ in both], [value for value, sure in both if sure]
-        shown = " | ".join(
-            f"{100 * value:.1f} | {100 * value / member:.0f} %" for value in map(mean, (placed, everyone))
-        )
-        refused = f"{len(both) - len(placed)} of {len(both)}" if method == "grouped" else "–"
+        # Means of the seeds' means.
+        everyone = mean(mean(row["newcomers"]) for row in own)
+        sure = [[value for value, yes in zip(row["newcomers"], row["placed"], strict=True) if yes] for row in own]
+        placed = mean(mean(values) for values in sure if values)
+        shown = " | ".join(f"{100 * value:.1f} | {100 * value / member:.0f} %" for value in (placed, everyone))
+        count = sum(len(row["placed"]) for row in own)
+        refused = f"{count - sum(map(len, sure))} of {count}" if method == "grouped" else "–"
         lines.append(f"| {shift} | {method} | {examples} | {100 * member:.1f} | {shown} | {refused} |")
     return "\n".join(lines)
 
