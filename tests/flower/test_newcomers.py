@@ -14,6 +14,7 @@ from fedatlas.config.config import Config
 from fedatlas.errors import UsageError
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.protocol.messages import tensors
+from fedatlas.flower.protocol.wire import unfolded
 from fedatlas.flower.server.app import serve
 from fedatlas.flower.server.newcomers import adapt_newcomers, model_for
 from fedatlas.parts.types import GroupState, ServerState
@@ -157,7 +158,7 @@ def test_a_held_out_client_of_a_group_adapts_its_model_and_a_stranger_is_left_ou
 
     def watch(_: str, message: Message, content: RecordDict) -> RecordDict:
         if message.metadata.message_type == "query.adapt":
-            received.append(message.content)
+            received.append(unfolded(message.content))
         return content
 
     settings = [
