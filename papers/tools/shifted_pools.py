@@ -22,7 +22,8 @@ from fedatlas.seeds import numpy_generator
 
 Naming = tuple[int, ...]
 """Position k: what class k is called."""
-POOL = 15_000
+POOL = 40_000
+"""Images, so that even a hundred clients of 300 share hardly any."""
 
 
 def _coloured(images: np.ndarray) -> np.ndarray:

@@ -101,7 +101,8 @@ def kind_cells(pool: Pool) -> Iterator[Cell]:
     """Yield the federations whose kind of shift is to be named; clients and images are drawn with each."""
     for alpha in (None, 0.3):
         if pool.domains is not None:
-            yield _drawn("one domain", alpha, pool.one_kind, NONE, few=True)
+            # A domain has 1,600 images.
+            yield _drawn("one domain", alpha, pool.one_kind, NONE, most=21, few=True)
             yield _drawn("five domains", alpha, pool.kinds, INPUTS, few=True)
             yield _drawn("five domains, a client swapped", alpha, pool.kinds, BOTH, few=True, swapped="any")
             clear = "handwritten"
@@ -148,12 +149,13 @@ def _drawn(
     kinds: Callable[..., list[Kind]],
     truth: frozenset[str],
     *,
+    most: int = 100,
     few: bool = False,
     uneven: bool = False,
     swapped: str = "",
 ) -> Cell:
     def recipe(rng: np.random.Generator) -> Recipe:
-        clients = int(rng.integers(10, 26) if few else rng.integers(12, 41))
+        clients = int(rng.integers(10, most + 1))
         members = dealt(kinds(rng), clients)
         if swapped:
             chosen = [i for i, kind in enumerate(members) if swapped in ("any", kind.look)][-1]

@@ -4,7 +4,7 @@
     label shares   P(y): clients have other shares of the classes than chance gives
     labelling      P(y | x): what one group calls 3 another calls 5
 
-Groups come from ``merge``. Inputs and labelling are told apart by matching the classes of two groups: D_kl is the
+Groups come from ``merge`` and ``sides``. Inputs and labelling are told apart by matching the classes of two groups: D_kl is the
 squared distance of class k of one and class l of the other, less its noise, and rho = 1 - D of the best matching / D of
 equal names. If rho is at least 0.6 and the best matching is not that of equal names, the labelling differs. If not, the
 same is tried once more without the offset that all classes have in common: if the renamed classes then fit clearly
@@ -25,6 +25,7 @@ from torch import Tensor
 from fedatlas.atlas.floor import LEAST, noise_floor
 from fedatlas.atlas.label_shares import label_shares
 from fedatlas.atlas.merge import Cells, cells_of, class_distance, find_groups
+from fedatlas.atlas.sides import with_sides
 from fedatlas.atlas.summary import Summary
 from fedatlas.seeds import repeatable
 
@@ -35,6 +36,9 @@ EXPLAINED = 0.6
 CLEARLY, ALIKE = 0.7, 0.4
 """If inputs differ too: the least rho among the renamed classes alone, as the others keep their difference, and how far
 apart matched classes may be on average, as a share of the squared distance of two classes."""
+EXCHANGED, KEPT = 0.4, 5
+"""The least rho if two classes only have each other's names and at least so many have the same: of other inputs alone,
+images that are turned or of four digit sets, that was 0.3 at most, and such matchings move more classes."""
 FEW_CLASSES = 4
 """Common classes that a matching needs; of fewer classes, all."""
 MOST_PAIRED = 50
@@ -121,7 +125,7 @@ class Verdict:
 
 def judge(summary: Summary, names: Sequence[str], *, groups: Tensor | None = None, seed: int = 0) -> Verdict:
     """Return the verdict on the clients of a summary; groups that are given take the place of those that it finds."""
-    groups = find_groups(summary, names, seed=seed) if groups is None else groups
+    groups = with_sides(summary, names, find_groups(summary, names, seed=seed)) if groups is None else groups
     with repeatable(torch.device("cpu")):
         floor = noise_floor(summary)
         pooled = cells_of(summary, floor).pool(groups, int(groups.max()) + 1)
@@ -216,7 +220,8 @@ def _matched(groups: tuple[int, int], shared: Tensor, one: _Side, other: _Side, 
     explained = float(1 - after.sum() / before.sum()) if float(before.sum()) > 0 else 0.0
     left = float(torch.stack([table[k, found] for k, found in enumerate(matched)]).mean())
     surely = _z(before - after, 2 * (one.deviation + other.deviation)[moved]) >= APART
-    if explained >= CLEARLY and left <= ALIKE * distance and surely:
+    exchanged = len(moved) == 2 and len(matched) - 2 >= KEPT
+    if explained >= (EXCHANGED if exchanged else CLEARLY) and left <= ALIKE * distance and surely:
         return _matching(groups, shared, matched, min(explained, 1.0), inputs_too=True)
     return None
 

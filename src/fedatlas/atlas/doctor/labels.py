@@ -16,6 +16,8 @@ from fedatlas.atlas.doctor.swapped import Renaming, renaming_of
 from fedatlas.atlas.summary import Summary
 from fedatlas.seeds import repeatable
 
+FEWEST_NAMED = 2
+"""Others that a client's own group must have to judge its names; a third tells which of two is odd."""
 SWAPPED, INVERTED, NOISY = "labels-swapped", "labels-inverted", "labels-noisy"
 
 
@@ -60,10 +62,11 @@ def _accuse(summary: Summary, groups: Tensor, known: Collection[int], alarms: fl
     pairs = list(pairings(summary, groups, known))
     # Of two classes all that a renaming can be is an inversion, which has its own test.
     several = summary.counts.shape[1] > 2
-    renamings = {pairing.client: renaming_of(pairing) for pairing in pairs} if several else {}
-    swapped = {i: own for i, own in renamings.items() if own.accuses()}
+    named = pairings(summary, groups, known, FEWEST_NAMED) if several else ()
+    renamings = {pairing.client: renaming_of(pairing, len(summary)) for pairing in named}
+    swapped = {i: own for i, own in renamings.items() if own.sure}
     enough = min(FEW_CLASSES, summary.counts.shape[1])
-    judged = [own for own in pairs if own.client not in swapped and len(own.shared) >= enough]
+    judged = [own for own in pairs if own.client not in swapped and len(own.seen) >= enough]
     others = [(pairing, _rho(renamings.get(pairing.client))) for pairing in judged]
     noisy = find_noisy(others, len(summary), known, alarms)
     return _Accused(swapped, noisy, {pairing.client: pairing.among for pairing in pairs})

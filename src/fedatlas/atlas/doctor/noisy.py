@@ -35,7 +35,7 @@ LEAST_NOISE, LIGHT, FEW_OTHERS, FEW_COMPARED, SURER = 0.04, 0.08, 6, 5, 20
 so it takes an alarm so many times rarer."""
 KNOWN, FEW_CLASSES = 15, 4
 """Examples of a class with which a reference knows it, and classes that it must know; of fewer classes, all."""
-UNEXPLAINED, EXPLAINED = 4.0, 0.6
+UNEXPLAINED, EXPLAINED, BETTER = 4.0, 0.6, 0.3
 GRID = [i / 50 for i in range(36)]
 PRIOR, WIDER, FAR = 6, 1.5, 4.0
 """So many clients are taken to have so much more variance than expected before any is seen; one farther out than two
@@ -71,10 +71,11 @@ class Fit(NamedTuple):
     """The share of the deviation that the fit takes away."""
 
 
-def foreign_shares(counts: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+def foreign_shares(counts: Tensor, noise: float, expected: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return c_k, the share of label k that is foreign, and the true shares of the classes, from counts of labels.
 
-    A label is replaced with probability ``noise`` by one of the other classes, each as likely.
+    A label is replaced with probability ``noise`` by one of the other classes, each as likely. ``expected`` are
+    examples of each class that count beside the client's own: the more, the more alike clients' shares are.
 
     >>> c, p = foreign_shares(torch.tensor([82, 18]), 0.1)
     >>> [round(float(x), 3) for x in (*c, *p)]
@@ -84,6 +85,7 @@ def foreign_shares(counts: Tensor, noise: float) -> tuple[Tensor, Tensor]:
     shares = counts.double() / counts.sum()
     each = noise / max(classes - 1, 1)
     true = (shares - each).clamp(min=0)
+    true = true if expected is None else true + expected / counts.sum()
     true = true / true.sum() if float(true.sum()) > 0 else shares
     kept = true * (1 - noise)
     arrived = each * (1 - true)
@@ -104,7 +106,7 @@ class _Model(NamedTuple):
 
 
 def _model(pairing: Pairing, noise: float) -> _Model:
-    share, true = foreign_shares(pairing.own.counts, noise)
+    share, true = foreign_shares(pairing.own.counts, noise, pairing.expected)
     means = pairing.other.means
     weights = torch.where(pairing.other.counts > 0, true, 0.0)
     rest = (weights.sum() - weights).clamp(min=1e-12)
@@ -130,17 +132,17 @@ def find_noisy(
         if evidence.score <= threshold(tests, alarms) or evidence.shrinking <= SHRUNK or not is_judged(pairing):
             continue
         fit = fit_noise(pairing)
-        known_well = len(pairing.shared) >= FEW_COMPARED and int(pairing.other.cells.max()) >= FEW_OTHERS
+        known_well = len(pairing.seen) >= FEW_COMPARED and int(pairing.other.cells.max()) >= FEW_OTHERS
         surely = (fit.share >= LIGHT and known_well) or evidence.score > threshold(tests, alarms / SURER)
         explains = fit.residual < UNEXPLAINED or fit.explained >= EXPLAINED
-        if fit.share >= LEAST_NOISE and surely and explains and renamed <= fit.explained:
+        if fit.share >= LEAST_NOISE and surely and explains and renamed <= fit.explained + BETTER:
             found[pairing.client] = fit
     return found
 
 
 def is_judged(pairing: Pairing) -> bool:
     """Return whether the reference knows enough classes well: it has 15 examples, and as many as the client."""
-    own, other = pairing.own.counts[pairing.shared], pairing.other.counts[pairing.shared]
+    own, other = pairing.own.counts[pairing.seen], pairing.other.counts[pairing.seen]
     known = int(((other >= KNOWN) & (other >= own)).sum())
     return known >= min(FEW_CLASSES, len(pairing.own.counts))
 
@@ -183,23 +185,23 @@ def _scaled(z: Tensor, usual: Tensor, least: float) -> Tensor:
 
 def fit_noise(pairing: Pairing) -> Fit:
     """Return the noise that explains a client's means best."""
-    weights = pairing.own.counts[pairing.shared].double()
-    fits = [_left(pairing, noise) for noise in GRID]
-    best = min(range(len(GRID)), key=lambda j: float((weights * fits[j]).sum()))
-    total = float(fits[0].sum())
-    explained = min(1 - float(fits[best].sum()) / total, 1.0) if total > 0 else 0.0
-    return Fit(GRID[best], pairing.z(fits[best]), explained)
+    weights = pairing.own.counts[pairing.seen].double()
+    best = min(GRID, key=lambda noise: float((weights * _left(pairing, noise, pairing.seen)).sum()))
+    before, after = (_left(pairing, noise, pairing.shared) for noise in (0.0, best))
+    total = float(before.sum())
+    explained = min(1 - float(after.sum()) / total, 1.0) if total > 0 else 0.0
+    return Fit(best, pairing.z(after), explained)
 
 
-def _left(pairing: Pairing, noise: float) -> Tensor:
-    """Return the excess of each shared class over where noise puts its mean, less the noise that this place has."""
+def _left(pairing: Pairing, noise: float, classes: Tensor) -> Tensor:
+    """Return the excess of some classes over where noise puts their means, less the noise that this place has."""
     model = _model(pairing, noise)
-    return pairing.excess(pairing.other.means + model.share[:, None] * model.towards, 1 - model.share)
+    return pairing.excess(pairing.other.means + model.share[:, None] * model.towards, 1 - model.share, classes)
 
 
 def _shrinking(pairing: Pairing, model: _Model) -> tuple[Tensor, Tensor]:
-    """Return the part of each class in the numerator of z_s, and its variance, (classes,); 0 if it is not shared."""
-    k, own, other = pairing.shared, pairing.own, pairing.other
+    """Return the part of each class in the numerator of z_s, and its variance, (classes,); 0 if it is not seen."""
+    k, own, other = pairing.seen, pairing.own, pairing.other
     counts = own.counts[k].double()
     along = model.share[k, None] * model.towards[k]
     product = ((own.means[k] - other.means[k]) * along).sum(1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedatlas.atlas.label_shares import label_shares
 from fedatlas.atlas.floor import LEAST, PRIOR, noise_floor
 from fedatlas.atlas.merge import Cells, cells_of, without
 from fedatlas.atlas.summary import Summary, Whitening
@@ -25,6 +26,8 @@ UNEVEN = 100.0
 """Examples of the reference that a fourth moment counts against all clients' with; of few it says little."""
 MOST_TRIED = 10
 """Groups, the largest, of which the nearest is looked for."""
+MOST_EXPECTED = 1000.0
+"""Examples that all clients' label shares are worth at most."""
 FEWEST_CLASSES = 2
 """Common classes that a client and its reference must have."""
 
@@ -62,6 +65,8 @@ class Pairing:
     """float64 (classes,): the expected scatter of an example of the reference towards other classes."""
     unevenness: Tensor
     """float64 (classes,): the variance of an example's scatter, by the square of ``usual``."""
+    expected: Tensor
+    """float64 (classes,): how many examples of each class all clients' shares are worth, as a guess of its own."""
     among: bool
     """Whether the reference is the client's own group."""
 
@@ -70,14 +75,22 @@ class Pairing:
         """The classes that both have enough examples of, int64."""
         return ((self.own.counts >= LEAST) & (self.other.counts >= LEAST)).nonzero().flatten()
 
-    def excess(self, means: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
+    @property
+    def seen(self) -> Tensor:
+        """The classes that the client has any example of, and the reference enough, int64."""
+        return ((self.own.counts > 0) & (self.other.counts >= LEAST)).nonzero().flatten()
+
+    def excess(
+        self, means: Tensor | None = None, kept: Tensor | None = None, classes: Tensor | None = None
+    ) -> Tensor:
         """Return |m_k - M_k|^2 less its noise, (shared,).
 
         Args:
             means: (classes, d), which stand for M where they are given.
             kept: (classes,), by how much these follow M, and so its noise.
+            classes: which; by default those that are shared.
         """
-        k = self.shared
+        k = self.shared if classes is None else classes
         target = self.other.means if means is None else means
         followed = torch.ones(len(k)).double() if kept is None else kept[k].square()
         noise = self.own.variances[k] + followed * self.other.variances[k]
@@ -115,13 +128,16 @@ class Pairing:
         return known[columns], table[rows, columns]
 
 
-def pairings(summary: Summary, groups: Tensor, apart: Collection[int] = ()) -> Iterator[Pairing]:
+def pairings(
+    summary: Summary, groups: Tensor, apart: Collection[int] = (), enough: int = ENOUGH
+) -> Iterator[Pairing]:
     """Yield every client with what it is compared with; one with which nothing can be compared is left out.
 
     Args:
         summary: of all clients.
         groups: the group of each.
         apart: clients, by position, that no other is compared with.
+        enough: others that a client's own group must have to judge it.
     """
     kept = torch.tensor([i not in apart for i in range(len(summary))])
     cells = cells_of(summary, noise_floor(summary))
@@ -132,10 +148,11 @@ def pairings(summary: Summary, groups: Tensor, apart: Collection[int] = ()) -> I
     sums = {name: _by_group(table[kept], groups[kept], count) for name, table in clients.items()}
     overall = _side(pooled.pool(torch.zeros(count, dtype=torch.int64), 1), {k: v.sum(0) for k, v in sums.items()})
     sides = [_side(pooled.take(slice(g, g + 1)), {k: v[g] for k, v in sums.items()}) for g in range(count)]
+    expected = expected_counts(summary.counts)
     largest = sorted(range(count), key=lambda g: -sizes[g])[:MOST_TRIED]
     for i in range(len(summary)):
         home, mine = int(groups[i]), slice(i, i + 1)
-        among = sizes[home] - int(kept[i]) >= ENOUGH
+        among = sizes[home] - int(kept[i]) >= enough
         if not among:
             others = [sides[g] for g in largest if g != home and sizes[g] >= FEWEST and sizes[g] > sizes[home]]
         elif kept[i]:
@@ -144,13 +161,22 @@ def pairings(summary: Summary, groups: Tensor, apart: Collection[int] = ()) -> I
         else:
             others = [sides[home]]
         own = _side(cells.take(mine), {name: table[i] for name, table in clients.items()})
-        found = [_pairing(i, own, other, overall, summary.whitening, among) for other in others]
+        found = [_pairing(i, own, other, overall, expected, summary.whitening, among) for other in others]
         found = [pairing for pairing in found if len(pairing.shared) >= FEWEST_CLASSES]
         if found:
             yield min(found, key=_nearness)
 
 
-def _pairing(client: int, own: Side, other: Side, overall: Side, whitening: Whitening, among: bool) -> Pairing:
+def expected_counts(counts: Tensor) -> Tensor:
+    """Return (classes,): the parameters of a Dirichlet distribution that gives clients' label shares, of a table."""
+    shares = counts.sum(0) / counts.sum()
+    alpha = min(label_shares(counts).alpha(1), MOST_EXPECTED)
+    return alpha * shares.double()
+
+
+def _pairing(
+    client: int, own: Side, other: Side, overall: Side, expected: Tensor, whitening: Whitening, among: bool
+) -> Pairing:
     """Return a pairing; of scatter, all clients count as a few examples of the reference more."""
 
     def mean(side: Side) -> Tensor:
@@ -171,6 +197,7 @@ def _pairing(client: int, own: Side, other: Side, overall: Side, whitening: Whit
         span=whitening.span,
         usual=share * mean(other) + (1 - share) * mean(overall),
         unevenness=trust * uneven(other) + (1 - trust) * uneven(overall),
+        expected=expected,
         among=among,
     )
 

@@ -1,76 +1,142 @@
 """Whether a client calls classes by other names than its reference does.
 
-D_kl is the squared distance of class k of the client from class l of the reference, less its noise; the best matching
-of the client's classes with the reference's gives class k the name l(k). A class may be matched with one that the
-client lacks. Over the classes whose names differ, with d_k = M_l(k) - M_k:
+How far class k went from its reference's mean M_k towards that of another class l, with d = M_l - M_k and its noise:
 
-    z   = sum of ( <m_k - M_k, d_k> - v_k ) / sd        0 with right names, and chance moves it little: one direction
-    way = the same sum / sum of ( |d_k|^2 - noise )     0 with right names, 1 with swapped ones
+    gone = <m_k - M_k, d> - v_k      about 0 with the right name, and the whole, |d|^2 less noise, with the name of l
+    z    = sum of gone / sd          over classes that have other names; chance moves it little, as it is one direction
+    way  = sum of gone / sum of whole
+    log likelihood ratio of other names against the right ones = (whole gone - whole^2 / 2) / variance
 
-Names are swapped if z is above 6, the way is at least 0.8, and the matching explains what is seen: by equal names less
-than 4 standard deviations of noise are left, or it takes away more than 0.8 of D. The matching is the best of many, and
-tails are longer than a normal's: of 7,000 clients with right names chance brought one to 4.8.
+Two tests. One is of the best matching of the client's classes with the reference's, D_kl being the squared distance of
+class k of the client from class l of the reference, less its noise; a class may be matched with one that the client
+lacks. Names are swapped if z is above 6, the way is at least 0.8, and the matching explains what is seen: by it less than
+4 standard deviations of noise are left; or it takes away more than 0.8 of D, and three classes keep their names.
+
+The other asks for one pair of names only, against a client's own group, and so finds what is harder to see. Both classes
+must have gone more than half the way. Chance alone brings a ratio of x for one of so many pairs at most once in x times
+as many. If the client lacks one of the two names, one class alone speaks, which natural differences of a class do too:
+it takes 150 times the ratio, three examples and 0.8 of the way.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from fedatlas.atlas.doctor.reference import Pairing
+from fedatlas.atlas.floor import LEAST
 
-SURE, WAY = 6.0, 0.8
-SURELY, UNEXPLAINED = 0.8, 4.0
+SURE, WAY, HALF = 6.0, 0.8, 0.5
+SURELY, UNEXPLAINED, KEPT = 0.8, 4.0, 3
+ALARMS = 0.25
+"""The chance, by a bound that real chance stays far below, that any client is accused of one wrong pair."""
+ALONE = 5.0
+"""By how much the logarithm of the ratio must be larger if one class alone speaks."""
+FEWEST = 2
+"""Examples of each of two classes that have each other's names."""
 
 
 class Renaming(NamedTuple):
-    """The best matching of a client's classes with its reference's."""
+    """Other names for a client's classes: those that its reference uses for what is most like them."""
 
     classes: tuple[tuple[int, int], ...]
     """(what the client calls it, what the others call it), where the two are not the same."""
     explained: float
-    """rho = 1 - D of the matching / D of equal names."""
+    """rho = 1 - D by these names / D of equal names."""
     residual: float
-    """How far the client is from its reference by the matching, in standard deviations of noise."""
+    """How far the client is from its reference by these names, in standard deviations of noise."""
     along: float
     """z."""
     way: float
-
-    def accuses(self) -> bool:
-        """Return whether names are swapped."""
-        if not self.classes or self.along <= SURE or self.way < WAY:
-            return False
-        return self.residual < UNEXPLAINED or self.explained > SURELY
+    sure: bool
+    """Whether names are swapped."""
 
 
-def renaming_of(pairing: Pairing) -> Renaming:
-    """Return the best matching of a client's classes with its reference's."""
+class _Gone(NamedTuple):
+    """How far each class of a client went towards each of its reference: float64 (classes, classes)."""
+
+    gone: Tensor
+    variance: Tensor
+    whole: Tensor
+
+    def sums(self, moved: list[tuple[int, int]]) -> tuple[float, float, float]:
+        """Return gone, its variance, and the whole, of classes with their names."""
+        rows, columns = ([pair[side] for pair in moved] for side in (0, 1))
+        gone, variance, whole = (float(table[rows, columns].sum()) for table in self)
+        return gone, max(variance, 1e-300), max(whole, 1e-12)
+
+    def ratios(self) -> Tensor:
+        """Return the logarithms of the likelihood ratios."""
+        ratios: Tensor = (self.whole * self.gone - self.whole.square() / 2) / self.variance.clamp(min=1e-300)
+        return ratios
+
+
+def renaming_of(pairing: Pairing, tests: int) -> Renaming:
+    """Return the other names that a client's classes most likely have, of ``tests`` clients that are looked at."""
     matched, after = pairing.match()
+    moved = [(k, m) for k, m in zip(pairing.shared.tolist(), matched.tolist(), strict=True) if k != m]
+    table = _gone(pairing)
+    found = _renaming(pairing, table, moved, after)
+    kept = len(pairing.shared) - len(moved)
+    explains = found.residual < UNEXPLAINED or (found.explained > SURELY and kept >= KEPT)
+    if moved and found.along > SURE and found.way >= WAY and explains:
+        return found._replace(sure=True)
+    if pairing.among and (pair := _likeliest(pairing, table, tests)):
+        names = torch.arange(len(pairing.own.counts))
+        names[[k for k, _ in pair]] = torch.tensor([m for _, m in pair])
+        exchanged = _renaming(pairing, table, pair, pairing.excess(pairing.other.means[names]))
+        if exchanged.residual < UNEXPLAINED:
+            return exchanged._replace(sure=True)
+    return found
+
+
+def _renaming(pairing: Pairing, table: _Gone, moved: list[tuple[int, int]], after: Tensor) -> Renaming:
     total = float(pairing.excess().sum())
-    moved = pairing.shared != matched
-    along, way = _along(pairing, pairing.shared[moved], matched[moved])
+    gone, variance, whole = table.sums(moved) if moved else (0.0, 1.0, 1.0)
     return Renaming(
-        classes=tuple(zip(pairing.shared[moved].tolist(), matched[moved].tolist(), strict=True)),
+        classes=tuple(moved),
         explained=min(1 - float(after.sum()) / total, 1.0) if total > 0 else 0.0,
         residual=pairing.z(after),
-        along=along,
-        way=way,
+        along=gone / variance**0.5,
+        way=gone / whole,
+        sure=False,
     )
 
 
-def _along(pairing: Pairing, classes: Tensor, names: Tensor) -> tuple[float, float]:
-    """Return z and the way of classes, (n,), towards the names, (n,), that they are matched with; 0 of none."""
-    own, other = pairing.own, pairing.other
-    if not len(classes):
-        return 0.0, 0.0
-    towards = other.means[names] - other.means[classes]
-    noise = other.variances[classes] + other.variances[names]
-    gone = ((own.means[classes] - other.means[classes]) * towards).sum(1) - other.variances[classes]
+def _gone(pairing: Pairing) -> _Gone:
+    own, other, k = pairing.own, pairing.other, pairing.seen
+    names = (other.counts >= LEAST).nonzero().flatten()
+    towards = other.means[names] - other.means[k][:, None]
+    noise = other.variances[k][:, None] + other.variances[names]
+    gone = ((own.means[k] - other.means[k])[:, None] * towards).sum(2) - other.variances[k][:, None]
     # The noise of the direction itself matters where the reference is small.
-    kappa = (own.anisotropy[classes] * other.anisotropy[classes]).sqrt()
-    blurred = own.variances[classes] * noise + other.variances[classes] * (other.variances[classes] + noise)
-    variance = (pairing.variance_along(classes, towards) + kappa * blurred).sum()
-    whole = (towards.square().sum(1) - noise).sum().clamp(min=1e-12)
-    total = gone.sum()
-    return float(total / variance.clamp(min=1e-300).sqrt()), float(total / whole)
+    kappa = (own.anisotropy[k] * other.anisotropy[k]).sqrt()[:, None]
+    mine, theirs = own.variances[k][:, None], other.variances[k][:, None]
+    blurred = mine * noise + theirs * (theirs + noise)
+    flat = pairing.variance_along(k.repeat_interleave(len(names)), towards.flatten(0, 1))
+    variance = flat.reshape(len(k), len(names)) + kappa * blurred
+    tables = (gone, variance, (towards.square().sum(2) - noise).clamp(min=1e-12))
+    where = (k[:, None], names)
+    return _Gone(*(torch.zeros(2 * (len(own.counts),)).double().index_put(where, table) for table in tables))
+
+
+def _likeliest(pairing: Pairing, table: _Gone, tests: int) -> list[tuple[int, int]]:
+    """Return the pair of names that is likeliest swapped, if it surely is; [] otherwise."""
+    counts, known = pairing.own.counts, pairing.other.counts >= LEAST
+    ways = table.gone / table.whole.clamp(min=1e-12)
+    enough = (counts >= FEWEST) & known
+    both = (enough[:, None] & enough & (ways > HALF) & (ways.T > HALF)).triu(1)
+    alone = ((counts >= LEAST) & known)[:, None] & ((counts == 0) & known) & (ways > WAY)
+    pairs = int((enough[:, None] & enough).triu(1).sum()) + int(((counts >= LEAST) & known).sum()) * int(
+        ((counts == 0) & known).sum()
+    )
+    least = math.log(max(pairs, 1) * tests / ALARMS)
+    mutual = _Gone(*(own + own.T for own in table)).ratios()
+    ratios = torch.where(both, mutual, torch.where(alone, table.ratios() - ALONE, -torch.inf))
+    k, m = divmod(int(ratios.argmax()), len(counts))
+    if float(ratios[k, m]) <= least:
+        return []
+    return [(k, m), (m, k)] if bool(both[k, m]) else [(k, m)]
