@@ -33,5 +33,6 @@ def by_hand(own: Sequence[float], other: Sequence[float], *, inside: float = 9.0
         span=torch.ones(1, 1).double(),
         usual=scatter,
         unevenness=2 * scatter,
+        expected=torch.zeros(len(own)).double(),
         among=among,
     )

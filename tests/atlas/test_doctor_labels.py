@@ -7,7 +7,7 @@ from atlas.pairings import by_hand
 from fedatlas.atlas.doctor.examination import Examination, examine
 from fedatlas.atlas.doctor.inverted import Inversion, find_inverted
 from fedatlas.atlas.doctor.noisy import evidence_of, fit_noise, foreign_shares, is_judged
-from fedatlas.atlas.doctor.reference import pairings
+from fedatlas.atlas.doctor.reference import expected_counts, pairings
 from fedatlas.atlas.doctor.swapped import SURE, renaming_of
 from fedatlas.atlas.summary import Summary, summarise
 from fedatlas.seeds import generator
@@ -73,24 +73,50 @@ def test_a_renaming_by_hand() -> None:
     12 and the second 8: 120 + 80 less the noise of the reference twice. Its variance is 100 (1/10 + 1/100) for each,
     and 0.1 x 0.02 + 0.01 x 0.03 more by the noise of the direction.
     """
-    renaming = renaming_of(by_hand([12.0, 2.0, 22.0, 32.0], [0.0, 10.0, 20.0, 30.0]))
+    renaming = renaming_of(by_hand([12.0, 2.0, 22.0, 32.0], [0.0, 10.0, 20.0, 30.0]), tests=1)
     assert renaming.classes == ((0, 1), (1, 0))
     assert renaming.explained == pytest.approx(1 - (16 - 0.44) / (216 - 0.44))
     deviation = (2 * 4 * 0.11**2) ** 0.5
     assert renaming.residual == pytest.approx((16 - 0.44) / deviation)
     assert renaming.along == pytest.approx((200 - 0.02) / (2 * (11 + 0.0023)) ** 0.5)
     assert renaming.way == pytest.approx((200 - 0.02) / (200 - 0.04))
-    assert renaming.accuses()
-    assert not renaming._replace(explained=0.7).accuses(), "the rest is far more than noise"
-    assert not renaming._replace(along=SURE).accuses()
-    assert not renaming._replace(way=0.7).accuses(), "halfway to another class is not its name"
+    assert not renaming.sure, "far more than noise is left, and two classes only keep their names"
+
+
+def test_which_names_are_swapped_for_sure() -> None:
+    """The first two of six classes, 10 apart; what is left decides, and how far they went."""
+    others = [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]
+    assert renaming_of(by_hand([10.0, 0.0, *others[2:]], others), tests=1).sure
+    nearly = [11.0, 1.0, *(place + 1 for place in others[2:])]
+    assert renaming_of(by_hand(nearly, others), tests=1).explained > 0.8
+    assert renaming_of(by_hand(nearly, others), tests=1).sure, "four classes keep their names"
+    assert not renaming_of(by_hand([7.0, 3.0, *others[2:]], others), tests=1).sure, "it went 0.7 of the way"
+    assert not renaming_of(by_hand([10.0, 0.0, 26.0, 36.0, 46.0, 56.0], others), tests=1).sure, "others moved as far"
+
+
+def test_a_pair_that_is_hard_to_tell_by_hand() -> None:
+    """Two of four classes are 1.2 apart: with 10 examples against 100, z of a swap is about 3.6.
+
+    Each of the two goes 1.2 x 1.2 - 0.01, of a whole of 1.44 - 0.02, with variance 1.44 x 0.11 + 0.0023. The log
+    likelihood ratio is (2.84 x 2.86 - 2.84^2 / 2) / 0.3214 = 12.7, and 6 pairs at 20 clients need log(480) = 6.2.
+    """
+    others = [0.0, 1.2, 20.0, 30.0]
+    swapped = by_hand([1.2, 0.0, 20.0, 30.0], others, among=True)
+    found = renaming_of(swapped, tests=20)
+    assert found.sure
+    assert found.classes == ((0, 1), (1, 0))
+    assert found.along == pytest.approx(2.86 / 0.3214**0.5, abs=0.01)
+    assert found.along < SURE
+    assert not renaming_of(swapped, tests=20_000).sure, "6 pairs at 20,000 clients need log(480,000) = 13.1"
+    assert not renaming_of(replace(swapped, among=False), tests=20).sure, "only its own group can tell"
+    assert not renaming_of(by_hand([1.2, 0.9, 20.0, 30.0], others, among=True), tests=20).sure, "one stays"
 
 
 def test_a_class_may_be_called_by_a_name_that_the_client_lacks() -> None:
     """The client has four classes of five, and calls by 3 what the others call 4."""
     pairing = by_hand([0.0, 10.0, 20.0, 40.0, 0.0], [0.0, 10.0, 20.0, 30.0, 40.0])
     own = replace(pairing.own, counts=torch.tensor([10, 10, 10, 10, 0]))
-    assert renaming_of(replace(pairing, own=own)).classes == ((3, 4),)
+    assert renaming_of(replace(pairing, own=own), tests=1).classes == ((3, 4),)
 
 
 def _two_classes(*ways: float) -> Summary:
@@ -208,3 +234,32 @@ def test_a_reference_with_few_examples_does_not_judge_noise() -> None:
     assert is_judged(pairing)
     assert not is_judged(replace(pairing, other=replace(pairing.other, counts=torch.tensor([100, 100, 100, 14]))))
     assert not is_judged(replace(pairing, own=replace(pairing.own, counts=torch.tensor([10, 10, 10, 101]))))
+
+
+def test_shares_of_all_clients_stand_beside_a_clients_own() -> None:
+    """Of 100 labels 2 are of class 1, where 10 in 100 are usual: with 100 examples' worth of trust, about 6 in 100.
+
+    By its own labels alone class 1 is all foreign at 10 % noise of two classes; true are 0.9 and 0 beside 0.9 and 0.1.
+    """
+    counts = torch.tensor([98, 2])
+    assert foreign_shares(counts, 0.1)[0][1] == 1.0
+    share, true = foreign_shares(counts, 0.1, torch.tensor([90.0, 10.0]).double())
+    assert true.tolist() == pytest.approx([1.78 / 1.88, 0.1 / 1.88])
+    assert float(share[1]) == pytest.approx(0.1 * 1.78 / (0.1 * 1.78 + 0.9 * 0.1))
+
+
+def test_clients_with_alike_shares_are_worth_more_than_different_ones() -> None:
+    alike, apart = torch.tensor([[50, 50]] * 4), torch.tensor([[100, 0], [0, 100]] * 2)
+    assert expected_counts(alike).tolist() == [500.0, 500.0], "the most"
+    assert float(expected_counts(apart).sum()) < 1
+
+
+def test_a_single_example_of_a_class_speaks_for_noise() -> None:
+    """Of three classes the client has one example of the last, which lies where the first is."""
+    whole = by_hand([0.0, 4.0, 0.0], [0.0, 4.0, 8.0], among=True)
+    own = replace(whole.own, counts=torch.tensor([50, 49, 1]), variances=torch.tensor([0.02, 0.02, 1.0]).double())
+    one = replace(whole, own=own)
+    none = replace(whole, own=replace(own, counts=torch.tensor([50, 50, 0])))
+    assert one.shared.tolist() == [0, 1]
+    assert one.seen.tolist() == [0, 1, 2]
+    assert evidence_of([one])[0].shrinking > 2 > evidence_of([none])[0].shrinking

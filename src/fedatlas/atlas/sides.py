@@ -7,7 +7,8 @@ some clients have the names exchanged, theirs point the other way, and all clien
     t_i = side_i sum over j != i of side_j <y_i, y_j> / sqrt(n - 1)      by noise alone about 1 to 2
 
 A group is split by the pair of classes with the largest mean t on the smaller side, if that is at least 3, and if the
-smaller side's way is the larger one's reversed, to 0.25 of its length at least: a ring of three names reverses half of it or less.
+smaller side's way is the larger one's reversed, to 0.25 of its length at least: a ring of three names reverses half of
+it or less.
 """
 
 from __future__ import annotations
@@ -80,13 +81,12 @@ def _other_side(cells: Cells, members: Tensor) -> Tensor:
 def _sides(cells: Cells, k: int, m: int) -> tuple[float, Tensor]:
     """Return the mean t of the smaller side, and who is on it; 0 if it has too few clients or is not reversed."""
     ways = cells.means[k] - cells.means[m]
-    noise, deviation = (
-        own[k] + own[m] for own in (1 / cells.precisions, cells.anisotropy.sqrt() / cells.precisions)
-    )
+    noise, deviation = (own[k] + own[m] for own in (1 / cells.precisions, cells.anisotropy.sqrt() / cells.precisions))
     scaled = ways / deviation.sqrt()[:, None]
     leading = torch.linalg.eigh(scaled.T @ scaled).eigenvectors[:, -1]
     sides = torch.where(scaled @ leading >= 0, 1.0, -1.0).double()
-    sides = sides if float(sides.sum()) >= 0 else -sides
+    # Of two sides of one size the first client's is the larger.
+    sides = sides if float(sides.sum() + 0.5 * sides[0]) >= 0 else -sides
     smaller = sides < 0
     if int(smaller.sum()) < SMALLER:
         return 0.0, smaller

@@ -4,11 +4,11 @@
     label shares   P(y): clients have other shares of the classes than chance gives
     labelling      P(y | x): what one group calls 3 another calls 5
 
-Groups come from ``merge`` and ``sides``. Inputs and labelling are told apart by matching the classes of two groups: D_kl is the
-squared distance of class k of one and class l of the other, less its noise, and rho = 1 - D of the best matching / D of
-equal names. If rho is at least 0.6 and the best matching is not that of equal names, the labelling differs. If not, the
-same is tried once more without the offset that all classes have in common: if the renamed classes then fit clearly
-better, inputs and labelling both differ. Groups that no such matching connects differ in their inputs.
+Groups come from ``merge`` and ``sides``. Inputs and labelling are told apart by matching the classes of two groups:
+D_kl is the squared distance of class k of one and class l of the other, less its noise, and rho = 1 - D of the best
+matching / D of equal names. If rho is at least 0.6 and the best matching is not that of equal names, the labelling
+differs. If not, the same is tried once more without the offset that all classes have in common: if the renamed classes
+then fit clearly better, inputs and labelling both differ. Groups that no such matching connects differ in their inputs.
 """
 
 from __future__ import annotations
@@ -280,9 +280,8 @@ def _inputs(pairs: Sequence[_Pair], pooled: Cells, distance: float, labelled: bo
     return Finding(
         True,
         strength,
-        f"Between groups {one} and {other} the same class is {strength:.2f} times the distance of two classes apart, "
-        f"z = {widest.z:.0f} over {widest.shared} classes; if these clients also name classes differently, it cannot "
-        "be told apart.",
+        f"Between groups {one} and {other} the same class is {strength:.2f} times the distance of two classes apart "
+        f"(z = {widest.z:.0f}, {widest.shared} classes).",
     )
 
 
@@ -293,14 +292,14 @@ def _label_shares(summary: Summary) -> Finding:
     found = shares.p < CHANCE and shares.rho >= EFFECT
     strength = max(shares.rho, 0.0)
     if not found:
-        why = f"Chance explains clients' label shares (effect {strength:.3f}, p = {shares.p:.2g})."
+        why = f"Chance explains them (effect {strength:.3f}, p = {shares.p:.2g})."
         return Finding(False, strength, why)
     alpha = shares.alpha(summary.counts.shape[1])
     return Finding(
         True,
         strength,
-        f"Two examples of one client share a label more often than by chance: {strength:.2f} on a scale from 0 "
-        f"(chance) to 1 (always), as with a Dirichlet alpha of {alpha:.2g} (p = {shares.p:.1g}).",
+        f"Between 0 (chance) and 1 (a class for each client); as a Dirichlet alpha of {alpha:.2g} gives "
+        f"(p = {shares.p:.1g}).",
     )
 
 
@@ -312,9 +311,9 @@ def _labelling(pairs: Sequence[_Pair], matchings: Sequence[Matching], labelled: 
         why = (
             f"{len(few)} of {len(pairs)} pairs of groups have too few classes in common to tell"
             if few
-            else "no other matching of classes explains a difference between groups"
+            else "No other names for classes explain a difference"
         )
-        return Finding(False, 0.0, f"Groups call the same things the same: {why}.")
+        return Finding(False, 0.0, f"{why}.")
     shared = {pair.groups: pair.shared for pair in pairs}
     widest = max(matchings, key=lambda own: len(own.classes) / shared[own.groups])
     strength = len(widest.classes) / shared[widest.groups]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,7 +71,8 @@ def check(
         from fedatlas.runs.run import Run
 
         federation = settings.federation() if run is None else run_federation(Run(run))
-        for line in federation.remarks:
+        # How cells become inputs matters for training, which says it.
+        for line in federation.data.remarks:
             remark(line)
         if federation.data.table is not None and not federation.data.owners:
             remark(
@@ -114,9 +116,15 @@ def _check_alone(run: Path, others: list[str]) -> None:
 
 def print_diagnosis(found: Diagnosis) -> None:
     """Print a diagnosis as text, as wide as the terminal."""
-    width = output_width()
-    for line in found.lines():
+    for line in fit(found.lines(), output_width()):
+        say(line)
+
+
+def fit(lines: Sequence[str], width: int) -> list[str]:
+    """Return lines that are not longer than a terminal is wide; a command stays whole, so that it can be copied."""
+    fitted = []
+    for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 2)
-        # A command stays whole, so that it can be copied.
         whole = line.lstrip().startswith("fedatlas ")
-        say(line if whole else textwrap.fill(line, width, subsequent_indent=indent))
+        fitted += [line] if whole else textwrap.wrap(line, width, subsequent_indent=indent)
+    return fitted

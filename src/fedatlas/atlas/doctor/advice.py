@@ -109,22 +109,22 @@ def advise(
     """
     found = []
     if suspects:
-        found.append(Advice(commands.check, "once more, after the suspects were looked at and repaired"))
+        found.append(Advice(commands.check, "once more, after the repair"))
     columns = sorted({own.column for own in suspects if own.kind in COLUMN_KINDS and own.column is not None})
     names = list(dict.fromkeys(own.client for own in suspects if own.kind not in COLUMN_KINDS))
     if 0 < len(columns) <= MOST_LEFT_OUT:
-        found.append(Advice(commands.without_columns(columns), "until then, without these columns"))
+        found.append(Advice(commands.without_columns(columns), "until then"))
     if 0 < len(names) <= MOST_LEFT_OUT and len(names) < len(clients) - 1:
         command = commands.without_clients(names, clients)
-        found += [] if command is None else [Advice(command, "until then, without these clients")]
+        found += [] if command is None else [Advice(command, "until then")]
     if inputs.found or labelling.found:
-        found.append(Advice(commands.group, "a model for each group that gains by it"))
+        found.append(Advice(commands.group, "a model for a group that gains"))
     if inputs.found:
         # The method keeps a part of the model with each client that the data's usual model has.
-        way, why = ("fedbn", "norms that fit each client") if images else ("fedper", "a head for each client")
-        found.append(Advice(commands.compare[way], f"one model, with {why}"))
+        way, why = ("fedbn", "norms for each client") if images else ("fedper", "a head for each client")
+        found.append(Advice(commands.compare[way], why))
     if label_shares.found:
-        found.append(Advice(commands.compare["feddisco"], "one model that allows for label shares"))
+        found.append(Advice(commands.compare["feddisco"], "allows for label shares"))
     return tuple(found) or (Advice(commands.train, "nothing speaks against one model for all"),)
 
 

@@ -28,7 +28,7 @@ def _column(name: str, column: str, fault: Fault) -> Suspect:
         return Suspect(
             name,
             fault.kind,
-            f"{said}, as no other value is near it",
+            said,
             f"whether {column} can be {fault.value:g}; if not, leave these cells empty",
             f"your {said}",
             column,

@@ -148,7 +148,12 @@ def _clients(data: str, clients: Sequence[Member], num_classes: int) -> str:
 def _people(title: str, people: Sequence[Suspect], most: int) -> list[str]:
     if not people:
         return [f"{title}: none"]
-    said = [f"  {own.client}: {own.reason}" + (f". Look at {own.look}" if own.look else "") for own in people[:most]]
+    said = []
+    for i, own in enumerate(people[:most]):
+        said.append(f"  {own.client}: {own.reason}")
+        # Once for all of whom the same is to be looked at.
+        last = i + 1 == min(len(people), most) or people[i + 1].look != own.look
+        said += [f"    look at {own.look}"] if own.look and last else []
     left = len(people) - most
     return [title, *said, *([f"  and {left} more; --json has all"] if left > 0 else [])]
 

@@ -97,7 +97,7 @@ def _lone(names: Sequence[str], groups: Tensor, labels: LabelFindings) -> tuple[
     if int(sizes.max()) < LARGE:
         return ()
     alone = [i for i in range(len(names)) if int(sizes[groups[i]]) == 1 and i not in labels.suspects]
-    said = "its examples look unlike all other clients' of the same class; whether its labels are noisy cannot be told"
+    said = "its examples look unlike all other clients' of the same class"
     return tuple(
         Suspect(names[i], "unlike-others", said, f"what is special about {names[i]}", said.replace("its", "your"))
         for i in alone
@@ -107,7 +107,7 @@ def _lone(names: Sequence[str], groups: Tensor, labels: LabelFindings) -> tuple[
 def _remarks(verdict: Verdict, lone: Sequence[Suspect], *, lacking: bool) -> tuple[str, ...]:
     said = []
     if verdict.inputs.found:
-        said.append("Other inputs and other names for classes at the same client look like other inputs alone.")
+        said.append("Other names for classes, at a client that has other inputs.")
     if lone:
         said.append("Noisy labels at a client that is unlike all others.")
     if lacking:

@@ -66,9 +66,11 @@ def _accuse(summary: Summary, groups: Tensor, known: Collection[int], alarms: fl
     renamings = {pairing.client: renaming_of(pairing, len(summary)) for pairing in named}
     swapped = {i: own for i, own in renamings.items() if own.sure}
     enough = min(FEW_CLASSES, summary.counts.shape[1])
-    judged = [own for own in pairs if own.client not in swapped and len(own.seen) >= enough]
+    certain = {i for i, own in swapped.items() if not own.alone}
+    judged = [own for own in pairs if own.client not in certain and len(own.seen) >= enough]
     others = [(pairing, _rho(renamings.get(pairing.client))) for pairing in judged]
     noisy = find_noisy(others, len(summary), known, alarms)
+    swapped = {i: own for i, own in swapped.items() if i not in noisy}
     return _Accused(swapped, noisy, {pairing.client: pairing.among for pairing in pairs})
 
 

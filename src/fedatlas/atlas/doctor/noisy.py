@@ -9,11 +9,15 @@ move towards the middle of its other classes, F_k:
 
 The variance along u_k is known on average over directions only, so it is corrected by what is seen over the clients,
 for each class; and both z, and their sum, are divided by what they usually are here. Wide scatter alone accuses nobody:
-clients of another kind have it too. e is the best fit to the means. A client is accused if (z_s + z_d) / sd, about
-sqrt(3), is an alarm, z_s > 1.64, e is at least 0.04, and the noise explains what is seen: after the fit z < 4, or 60 %
-of the deviation is gone. The alarm must be a rarer one if e < 0.08, if the reference has fewer than six clients or if
-fewer than five classes are compared. A reference that knows few of its classes well cannot judge. A permutation of the
-names that explains more acquits it of noise.
+clients of another kind have it too. e is the best fit to the means. A class of which the client has one example counts,
+too: under label skew most wrong labels go to classes that it hardly has. The true shares of its classes are taken from
+its labels and, as far as clients' shares are alike, from all clients'.
+
+A client is accused if (z_s + z_d) / sd, about sqrt(3), is an alarm, z_s > 1.64, e is at least 0.04, and the noise
+explains what is seen: after the fit z < 4, or 60 % of the deviation is gone; both, against another group than its own.
+The alarm must be a rarer one if e < 0.08, if the reference has fewer than six clients or if fewer than five classes are
+compared. A reference that knows few of its classes well cannot judge. A permutation of the names that explains clearly
+more acquits it of noise.
 """
 
 from __future__ import annotations
@@ -134,7 +138,9 @@ def find_noisy(
         fit = fit_noise(pairing)
         known_well = len(pairing.seen) >= FEW_COMPARED and int(pairing.other.cells.max()) >= FEW_OTHERS
         surely = (fit.share >= LIGHT and known_well) or evidence.score > threshold(tests, alarms / SURER)
-        explains = fit.residual < UNEXPLAINED or fit.explained >= EXPLAINED
+        explanations = (fit.residual < UNEXPLAINED, fit.explained >= EXPLAINED)
+        # Against another group than its own, other inputs look like noise, too, unless noise explains all of it.
+        explains = any(explanations) if pairing.among else all(explanations)
         if fit.share >= LEAST_NOISE and surely and explains and renamed <= fit.explained + BETTER:
             found[pairing.client] = fit
     return found

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedatlas.atlas.label_shares import label_shares
 from fedatlas.atlas.floor import LEAST, PRIOR, noise_floor
+from fedatlas.atlas.label_shares import label_shares
 from fedatlas.atlas.merge import Cells, cells_of, without
 from fedatlas.atlas.summary import Summary, Whitening
 
@@ -80,9 +80,7 @@ class Pairing:
         """The classes that the client has any example of, and the reference enough, int64."""
         return ((self.own.counts > 0) & (self.other.counts >= LEAST)).nonzero().flatten()
 
-    def excess(
-        self, means: Tensor | None = None, kept: Tensor | None = None, classes: Tensor | None = None
-    ) -> Tensor:
+    def excess(self, means: Tensor | None = None, kept: Tensor | None = None, classes: Tensor | None = None) -> Tensor:
         """Return |m_k - M_k|^2 less its noise, (shared,).
 
         Args:
@@ -128,9 +126,7 @@ class Pairing:
         return known[columns], table[rows, columns]
 
 
-def pairings(
-    summary: Summary, groups: Tensor, apart: Collection[int] = (), enough: int = ENOUGH
-) -> Iterator[Pairing]:
+def pairings(summary: Summary, groups: Tensor, apart: Collection[int] = (), enough: int = ENOUGH) -> Iterator[Pairing]:
     """Yield every client with what it is compared with; one with which nothing can be compared is left out.
 
     Args:

@@ -9,13 +9,15 @@ How far class k went from its reference's mean M_k towards that of another class
 
 Two tests. One is of the best matching of the client's classes with the reference's, D_kl being the squared distance of
 class k of the client from class l of the reference, less its noise; a class may be matched with one that the client
-lacks. Names are swapped if z is above 6, the way is at least 0.8, and the matching explains what is seen: by it less than
-4 standard deviations of noise are left; or it takes away more than 0.8 of D, and three classes keep their names.
+lacks. Names are swapped if z is above 6, the way is at least 0.8, and the matching explains what is seen: by it less
+than 4 standard deviations of noise are left; or it takes away more than 0.8 of D, and three classes keep their names.
+Against another group than its own, which may have other inputs, it must take away 0.6 of D, and two classes must keep
+their names unless z is above 12.
 
-The other asks for one pair of names only, against a client's own group, and so finds what is harder to see. Both classes
-must have gone more than half the way. Chance alone brings a ratio of x for one of so many pairs at most once in x times
-as many. If the client lacks one of the two names, one class alone speaks, which natural differences of a class do too:
-it takes 150 times the ratio, three examples and 0.8 of the way.
+The other asks for one pair of names only, against a client's own group, and so finds what is harder to see. Both
+classes must have gone more than half the way. Chance alone brings a ratio of x for one of so many pairs at most once in
+x times as many. If the client lacks one of the two names, one class alone speaks, which natural differences of a class
+do too: it takes 150 times the ratio, three examples and 0.8 of the way.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from fedatlas.atlas.doctor.reference import Pairing
 from fedatlas.atlas.floor import LEAST
 
 SURE, WAY, HALF = 6.0, 0.8, 0.5
-SURELY, UNEXPLAINED, KEPT = 0.8, 4.0, 3
+MOSTLY, SURELY, UNEXPLAINED, KEPT = 0.6, 0.8, 4.0, 3
 ALARMS = 0.25
 """The chance, by a bound that real chance stays far below, that any client is accused of one wrong pair."""
 ALONE = 5.0
 """By how much the logarithm of the ratio must be larger if one class alone speaks."""
 FEWEST = 2
-"""Examples of each of two classes that have each other's names."""
+"""Examples of each of two classes that have each other's names; and classes that keep theirs."""
 
 
 class Renaming(NamedTuple):
@@ -53,6 +55,8 @@ class Renaming(NamedTuple):
     way: float
     sure: bool
     """Whether names are swapped."""
+    alone: bool = False
+    """Whether only the test of one pair says so; noise brings rare classes nearer to each other, too."""
 
 
 class _Gone(NamedTuple):
@@ -82,6 +86,9 @@ def renaming_of(pairing: Pairing, tests: int) -> Renaming:
     found = _renaming(pairing, table, moved, after)
     kept = len(pairing.shared) - len(moved)
     explains = found.residual < UNEXPLAINED or (found.explained > SURELY and kept >= KEPT)
+    if not pairing.among:
+        # Of other inputs, too, a matching explains a part; names are swapped where it explains most, and others agree.
+        explains = explains and found.explained >= MOSTLY and (kept >= FEWEST or found.along > 2 * SURE)
     if moved and found.along > SURE and found.way >= WAY and explains:
         return found._replace(sure=True)
     if pairing.among and (pair := _likeliest(pairing, table, tests)):
@@ -89,7 +96,7 @@ def renaming_of(pairing: Pairing, tests: int) -> Renaming:
         names[[k for k, _ in pair]] = torch.tensor([m for _, m in pair])
         exchanged = _renaming(pairing, table, pair, pairing.excess(pairing.other.means[names]))
         if exchanged.residual < UNEXPLAINED:
-            return exchanged._replace(sure=True)
+            return exchanged._replace(sure=True, alone=True)
     return found
 
 
