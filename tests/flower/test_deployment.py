@@ -75,7 +75,8 @@ def test_a_node_that_is_killed_is_left_out_and_returns_with_its_memory(tmp_path:
         wait_until(lambda: finished_rounds(tmp_path / "run") >= 1, "the first round")
         local.kill("client-1")
         wait_until(lambda: finished_rounds(tmp_path / "run") >= 2, "a round without client-1")
-        local.start_node("client-1", data=str(tmp_path / "data" / "client-1.npz"))
+        policy = str(tmp_path / "data" / "policy.toml")
+        local.start_node("client-1", data=str(tmp_path / "data" / "client-1.npz"), policy=policy)
         local.wait(run, timeout=2 * PATIENCE)
     rounds = Run(tmp_path / "run").rounds
     missed = [line["round"] for line in rounds if 1 not in line["answered"]]
