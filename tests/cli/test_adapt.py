@@ -97,7 +97,7 @@ def test_a_client_named_twice_is_adapted_once(folder: Path) -> None:
     client = Adapter(Run(folder / "fedper")).held_out[0]
     result = invoke("adapt", folder / "fedper", "--client", client, "--client", client, *FEW)
     assert result.exit_code == 0, result.output
-    assert len(re.findall(rf"^{client} ", result.output, re.M)) == 1
+    assert len(re.findall(rf"\b{client}\b", result.output)) == 1
 
 
 def test_a_new_clients_own_file_starts_from_the_nearest_in_an_atlas(folder: Path, tmp_path: Path) -> None:

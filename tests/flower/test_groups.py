@@ -14,6 +14,7 @@ from fedatlas.config.config import Config
 from fedatlas.errors import UsageError
 from fedatlas.flower.node.memory import ContextStore
 from fedatlas.flower.protocol.messages import ABOUT, Packing, plain, tensors, unpack_candidates
+from fedatlas.flower.protocol.wire import unfolded
 from fedatlas.flower.server.transport import FlowerClients, version_of
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.sharing import ByGroup, Level
@@ -156,7 +157,7 @@ def test_a_client_receives_the_model_of_its_group_and_no_other(tmp_path: Path) -
 
     def watch(name: str, message: Message, content: RecordDict) -> RecordDict:
         if message.metadata.message_type == "train":
-            received[name] = message.content
+            received[name] = unfolded(message.content)
         return content
 
     algorithm = replace(scaffold(), sharing=ByGroup(groups=GROUPS, level="head"))
