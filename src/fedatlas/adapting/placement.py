@@ -173,7 +173,7 @@ def need_placed(placements: Sequence[Placement]) -> None:
         first = refused[0]
         more = f" Nor are {len(refused) - 1} others." if len(refused) > 1 else ""
         raise DataError(
-            f"client {first.client} is not placed: {first.reason}{more} You can also name a group (group=).",
+            f"client {first.client} is not placed: {first.reason}{more} In Python you can also name a group (group=).",
             code="placement-uncertain",
             client=first.client,
             reason=first.refusal,

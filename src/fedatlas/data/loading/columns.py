@@ -62,7 +62,7 @@ def find_roles(
     if not labels:
         raise DataError(
             f"{table.where}: no column is the label; the columns are {', '.join(map(repr, names[:20]))}. Name it with "
-            "label= (in a config, data.label).",
+            "label= (in a config, data.label; on the command line, --set data.label=NAME).",
             code="column-missing",
             what="label",
             columns=names,
