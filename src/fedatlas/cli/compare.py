@@ -85,7 +85,7 @@ def compare(
             one.check_code()
             one.check()
 
-        from fedatlas.cli.train_config import train_config, unfit_algorithms
+        from fedatlas.cli.train_config import check_clients, train_config, unfit_algorithms
         from fedatlas.training.compare import train_each
 
         for name, why in unfit_algorithms(settings.values()).items():
@@ -99,7 +99,9 @@ def compare(
         runs = [outcome for outcome in outcomes if not isinstance(outcome, TrainingError)]
         if runs:
             print_results(runs)
-            publish(top / "report.html", open_=open_, title="report", runs=runs)
+            first = next(one for one, outcome in zip(settings.values(), outcomes, strict=True) if outcome is runs[0])
+            found = check_clients(first, runs[0])
+            publish(top / "report.html", open_=open_, title="report", runs=runs, diagnosis=found)
         failures = {where: o for where, o in zip(settings, outcomes, strict=True) if isinstance(o, TrainingError)}
         for where, failure in failures.items():
             print_error(f"{where.name} broke:", failure)

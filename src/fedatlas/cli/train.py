@@ -84,7 +84,7 @@ def train(
         settings.check_code()
         settings.check()
 
-        from fedatlas.cli.train_config import make_loggers, train_config
+        from fedatlas.cli.train_config import check_clients, make_loggers, train_config
         from fedatlas.runs.writer import check_folder
 
         if resume and not check_folder(where, resume=resume, overwrite=overwrite):
@@ -96,7 +96,8 @@ def train(
         if profile:
             _print_profile(run)
         say(f"run: {run.folder}")
-        publish(run.folder / "report.html", open_=open_, title="report", runs=[run])
+        found = check_clients(settings, run)
+        publish(run.folder / "report.html", open_=open_, title="report", runs=[run], diagnosis=found)
 
 
 def _print_profile(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,15 +11,18 @@ from typing import Any
 import torch
 import typer
 
+from fedatlas.atlas.doctor.check import check
+from fedatlas.atlas.doctor.diagnosis import Diagnosis
 from fedatlas.atlas.sources import kept_atlas, make_atlas
 from fedatlas.cli.terminal import remark
 from fedatlas.client.model import Workbench
 from fedatlas.config.checks import named_code
 from fedatlas.config.config import Config
 from fedatlas.data.federation import Federation
-from fedatlas.errors import UsageError, unknown_name
+from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.report.findings import keep_findings
 from fedatlas.runs.checkpoint import CheckpointStore
-from fedatlas.runs.run import ATLAS, NEW_ATLAS, Run
+from fedatlas.runs.run import ATLAS, CONFIG, NEW_ATLAS, Run
 from fedatlas.runs.writer import RunFolder, check_folder, check_rounds
 from fedatlas.training.callbacks import LOGGERS, PACKAGES, Callback, need
 from fedatlas.training.model import make_model
@@ -26,6 +30,10 @@ from fedatlas.training.progress import make_progress
 from fedatlas.training.settings import Machine
 from fedatlas.training.train import train_run
 
+MOST_CHECKED, MOST_NUMBERS = 300, 20_000_000
+"""Clients, and numbers in all examples' inputs, up to which a training checks its data for the page."""
+MOST_NAMED = 4
+"""Suspects that are named on one line."""
 _last: list[tuple[Any, Federation]] = []
 """The settings that made the federation of this process's last run, and the federation."""
 
@@ -74,6 +82,37 @@ def train_config(
     if played == rounds and show is not False:
         remark(f"{folder} already had all {rounds} rounds: nothing was left to do.")
     return run
+
+
+def check_clients(config: Config, run: Run) -> Diagnosis | None:
+    """Check the data that a config trained on, for the run's page, where that takes seconds; keep it with the run.
+
+    Returns None, and says so, where the data are many or cannot be checked; ``fedatlas check RUN`` then does it.
+    """
+    federation = _federation(config)
+    if len(federation) > MOST_CHECKED or federation.data.inputs.numel() > MOST_NUMBERS:
+        remark(
+            f"the data were not checked: they are many. Check them with: fedatlas check {shlex.quote(str(run.folder))}"
+        )
+        return None
+    try:
+        found = check(federation, given=f"--config {shlex.quote(str(run.folder / CONFIG))}", progress=False)
+    except (DataError, UsageError) as error:
+        remark(f"the data were not checked: {error}")
+        return None
+    keep_findings(found, run.folder)
+    if named := suspected(found):
+        remark(f"data that look wrong: {named}. The page says why.")
+    return found
+
+
+def suspected(found: Diagnosis) -> str:
+    """Return the suspects of a diagnosis with their faults, in a few words."""
+    kinds: dict[str, list[str]] = {}
+    for own in found.suspects:
+        kinds.setdefault(own.client, []).append(own.kind.replace("-", " "))
+    said = [f"{name} ({', '.join(dict.fromkeys(own))})" for name, own in kinds.items()]
+    return ", ".join(said[:MOST_NAMED]) + (f" and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else "")
 
 
 def make_loggers(names: Sequence[str]) -> list[Callback]:

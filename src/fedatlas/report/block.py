@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -41,7 +42,7 @@ from fedatlas.report.vectors import (
     run_atlas_of,
 )
 from fedatlas.runs.previews import pictured
-from fedatlas.runs.run import Run
+from fedatlas.runs.run import CONFIG, Run
 
 SCHEMA = 1
 SEED = 0
@@ -124,6 +125,7 @@ def data_block(subject: Subject, *, share: bool = False) -> dict[str, Any]:
         "data": data,
         "kind": kind,
         "partition": partition,
+        "target": _target(subject),
         "metric": metric,
         "shared": False,
         "noise": describe_noise(None if atlas is None else atlas[1].provenance),
@@ -150,6 +152,14 @@ def data_block(subject: Subject, *, share: bool = False) -> dict[str, Any]:
         "settings": settings_block(groups) if groups else None,
     }
     return shareable(block) if share else block
+
+
+def _target(subject: Subject) -> str | None:
+    """Return the name of what is predicted, where the config says it: the column of a table."""
+    path = subject.runs[0].folder / CONFIG if subject.runs else None
+    text = path.read_text(encoding="utf-8") if path is not None and path.exists() else subject.config
+    named = tomllib.loads(text).get("data", {}).get("label") if text else None
+    return named if isinstance(named, str) else None
 
 
 def _title(data: str, groups: Sequence[Group]) -> str:

@@ -89,7 +89,7 @@ class Findings:
             suspects=_people(found["suspects"]),
             different=_people(found["different"]),
             remarks=tuple(found["remarks"]),
-            advice=tuple((command, "") for command in found["advice"]),
+            advice=tuple(zip(found["advice"], _whys(found), strict=True)),
         )
 
     def block(self, names: Sequence[str], *, shared: bool) -> dict[str, Any]:
@@ -114,7 +114,18 @@ class Findings:
 
 def keep_findings(diagnosis: Diagnosis, folder: Path) -> None:
     """Write a diagnosis into the folder of the run whose clients were checked, for its page."""
-    atomic_write(folder / CHECK, json.dumps(diagnosis.to_dict(), indent=1).encode())
+    # Without the seconds that it took: the same data leave the same file.
+    kept = {key: value for key, value in diagnosis.to_dict().items() if key != "seconds"}
+    kept["why"] = [own.why for own in diagnosis.advice]
+    atomic_write(folder / CHECK, json.dumps(kept, indent=1).encode())
+
+
+def _whys(found: Mapping[str, Any]) -> list[str]:
+    """Return what each command of the advice is for; files of earlier versions do not say it."""
+    whys = found.get("why")
+    count = len(found["advice"])
+    known = isinstance(whys, list) and len(whys) == count and all(isinstance(why, str) for why in whys)
+    return list(whys) if known and whys is not None else [""] * count
 
 
 def _people(rows: Sequence[_Person]) -> tuple[Suspect, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 
 SMALL = 5
 """Groups of fewer clients are not shown."""
-LEFT_OUT = ("pictures", "rows", "advice", "act", "settings", "reasons", "partition")
+LEFT_OUT = ("pictures", "rows", "advice", "act", "settings", "reasons", "partition", "target")
 
 
 def shareable(block: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import { known, mean } from "./stats.js";
 
 const MOST_NAMED = 4;
 const GAP = 0.1;
+const UNCHECKED = "the labels and the data were not checked";
 
 export function answersPart(block) {
   const found = [wrongAnswer(block), worstAnswer(block), tryAnswer(block)].filter(Boolean);
@@ -24,10 +25,7 @@ function link(block, client) {
 }
 
 function wrongAnswer(block) {
-  if (!block.check) {
-    const can = block.advice.some((own) => own.command.startsWith("fedatlas check"));
-    return can ? answer("Whose data look wrong?", make("p", {}, "Not looked at yet: run the check.")) : null;
-  }
+  if (!block.check) return answer("Whose data look wrong?", make("p", {}, `Not known: ${UNCHECKED}.`));
   const people = [...new Set(block.check.suspects.map((own) => own.client))];
   if (!people.length) return answer("Whose data look wrong?", make("p", {}, "The check suspects no client."));
   const kinds = (client) => [
@@ -70,9 +68,39 @@ function mainReason(block, client) {
   const gap = groupGap(block, client);
   const first = reasons.find((one) => one.kind !== "few-tests")?.text ?? gap ?? reasons[0]?.text;
   if (first) return `What stands out: ${first}`;
-  return block.shared
-    ? "Reasons are left out of a copy that is shared."
-    : "Nothing stands out in its size, its classes, its labels or its distance from the others.";
+  return block.shared ? "Reasons are left out of a copy that is shared." : sentence(nothingWords(block));
+}
+
+function sentence(words) {
+  return `${words[0].toUpperCase()}${words.slice(1)}.`;
+}
+
+export function nothingWords(block) {
+  // Labels that nobody looked at are not cleared.
+  return block.check
+    ? "nothing stands out in its size, its classes or its distance from the others, and the check found nothing in its data"
+    : `nothing stands out in its size, its classes or its distance from the others; ${UNCHECKED}`;
+}
+
+export function warning(block) {
+  // One sentence before all others where labels look wrong: no figure is worth more than its labels.
+  const wrong = block.check ? block.check.suspects.filter((own) => own.kind.startsWith("labels-")) : [];
+  if (!wrong.length) return null;
+  const people = [...new Set(wrong.map((own) => own.client))];
+  const kinds = [...new Set(wrong.map((own) => kindWords(own.kind).replace("labels ", "")))].join(" or ");
+  const rest = people.length - MOST_NAMED;
+  const named = people.slice(0, MOST_NAMED).flatMap((client, i) => [i ? ", " : "", link(block, client)]);
+  return make(
+    "p",
+    { class: "warning" },
+    "The labels of ",
+    named,
+    rest > 0 ? ` and ${plural(rest, "more client")}` : "",
+    ` look ${kinds}. `,
+    block.algorithms.length
+      ? "Repair that before you believe a figure on this page."
+      : "Repair that before you train a model.",
+  );
 }
 
 export function groupGap(block, client) {
@@ -96,8 +124,8 @@ export function commandsFor(block, client) {
   return block.advice.filter((own) => own.command.includes(name));
 }
 
-function betterAnswer(block) {
-  // The algorithm that is surely better than the first one, by the most.
+export function betterPart(block) {
+  // The algorithm that is better than the first one by more than chance, by the most.
   const sure = block.differences
     .map((row, i) => ({ i, value: row[0][0], half: row[0][1], over: row[0][2] }))
     .filter((one) => one.half !== null && worse(0, one.value) && Math.abs(one.value) > one.half)
@@ -107,23 +135,37 @@ function betterAnswer(block) {
   const [better, first] = [block.algorithms[i].label, block.algorithms[0].label];
   return make(
     "p",
-    {},
+    { class: "lead" },
+    "Best of what was run: ",
     make("b", {}, clip(better, 28)),
-    `: ${signed(value, half)} ± ${bare(half, half)}${metric.percent ? " points" : ""} of ${metric.title} against ${clip(first, 24)}, over ${over}.`,
+    `, ${signed(value, half)} ± ${bare(half, half)}${metric.percent ? " points" : ""} of ${metric.title} against ${clip(first, 24)}, over ${over}.`,
   );
 }
 
-function tryAnswer(block) {
-  if (!block.advice.length) return null;
+function firstAction(block) {
+  // One thing to do, with the command that does it: check, or repair and train without it until then, or the advice.
+  const check = block.advice.find((own) => own.command.startsWith("fedatlas check "));
+  if (!block.check && check) return { words: "Check the data and the labels.", own: check };
   const first = block.check?.suspects[0];
   const named = first ? commandsFor(block, first.client) : [];
   const train = block.check ? block.advice.find((one) => one.command.startsWith("fedatlas train")) : null;
   const own = named[0] || train || block.advice[0];
+  if (!first?.look) return { words: own.why ? sentence(own.why) : "", own };
+  return {
+    words: `Look at ${first.look}.`,
+    own,
+    after: own.why.startsWith("until") ? "Until that is repaired, train without it:" : "",
+  };
+}
+
+function tryAnswer(block) {
+  if (!block.advice.length) return null;
+  const { words, own, after } = firstAction(block);
   const more = block.advice.length - 1;
   return answer(
     "What to try first?",
-    first?.look ? make("p", {}, `Look at ${first.look}.`) : betterAnswer(block),
-    own.why ? make("p", { class: "aside" }, own.why[0].toUpperCase() + own.why.slice(1)) : null,
+    words ? make("p", {}, words) : null,
+    after ? make("p", { class: "aside" }, after) : null,
     make("div", { class: "code" }, make("code", { tabindex: 0 }, own.command), copyButton(own.command)),
     more > 0 ? make("a", { href: "#try" }, `${plural(more, "more command")}`) : null,
   );

@@ -1,13 +1,13 @@
 // The page: its sections in the order of the reader's questions.
 
 import { actPart } from "./act.js";
-import { answersPart, worstClient } from "./answers.js";
+import { answersPart, betterPart, warning, worstClient } from "./answers.js";
 import { cardPart } from "./card.js";
 import { forgetColors } from "./color.js";
 import { comparePart } from "./compare.js";
 import { readBlock } from "./data.js";
 import { byId, make, note, renew, section } from "./dom.js";
-import { plural, thousands } from "./format.js";
+import { clip, plural, thousands } from "./format.js";
 import { madePart, newcomersPart } from "./made.js";
 import { finishMap, mapSection } from "./map.js";
 import { matrixPart } from "./matrix.js";
@@ -32,6 +32,9 @@ function lead() {
   ];
   const held = clients.held_out.filter(Boolean).length;
   if (held && !block.sample) said.push(`${thousands(held)} of them held out of training`);
+  const examples = [...clients.train, ...clients.test].reduce((sum, count) => sum + Math.max(0, count), 0);
+  if (!block.sample) said.push(plural(examples, "example"));
+  if (block.target) said.push(`predicting “${clip(block.target, 40)}”`);
   if (block.classes.length) said.push(plural(block.classes.length, "class", "es"));
   return `${said.join(", ")}.`;
 }
@@ -130,6 +133,7 @@ function start() {
     byId("top"),
     make("div", { class: "title" }, make("h1", {}, block.title), themeButton()),
     make("p", { class: "lead" }, lead()),
+    warning(block) || betterPart(block),
     answersPart(block),
     make("nav", { id: "contents", "aria-label": "Sections" }),
   );

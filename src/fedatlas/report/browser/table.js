@@ -72,6 +72,12 @@ function reasonsOf(client) {
   return block.reasons[client] || [];
 }
 
+function gravity(client) {
+  // Wrong labels first, then other suspects, then what is only different.
+  const labels = reasonsOf(client).some((one) => one.kind.startsWith("labels-"));
+  return 1000 * labels + 100 * block.suspicion[client] + reasonsOf(client).length;
+}
+
 function columns() {
   const clients = block.clients;
   const own = block.algorithms[state.algorithm];
@@ -88,7 +94,7 @@ function columns() {
     {
       key: "reasons",
       title: "What stands out",
-      value: (client) => 10 * block.suspicion[client] + reasonsOf(client).length,
+      value: gravity,
       cell: reasonCell,
       left: true,
       csv: (client) =>

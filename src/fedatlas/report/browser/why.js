@@ -1,6 +1,6 @@
 // Why clients are served badly, each cause with its evidence; and what to try.
 
-import { groupGap, worstClient } from "./answers.js";
+import { groupGap, nothingWords, worstClient } from "./answers.js";
 import { scatter } from "./chart.js";
 import { surelyBelow } from "./compare.js";
 import { labelShares, nearest } from "./data.js";
@@ -46,7 +46,7 @@ function worstList(own) {
     const found = (block.reasons[client] || []).map((one) => one.text);
     const gap = groupGap(block, client);
     const all = [...found, ...(gap ? [gap] : [])];
-    return all.length ? all.join("; ") : "nothing stands out in its size, classes, labels or distance from the others";
+    return all.length ? all.join("; ") : nothingWords(block);
   };
   const rest = below.length - people.length;
   return cause(
@@ -232,5 +232,8 @@ export function tryPart(data) {
         )
       : null,
     data.advice.map((own) => commandLine(own.command, own.why)),
+    data.check && !data.algorithms.length
+      ? note("A training of these data writes a page that has the same findings, and how each client is served.")
+      : null,
   ];
 }
