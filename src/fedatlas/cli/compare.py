@@ -86,6 +86,7 @@ def compare(
             one.check()
 
         from fedatlas.cli.train_config import check_clients, train_config, unfit_algorithms
+        from fedatlas.report.findings import keep_findings
         from fedatlas.training.compare import train_each
 
         for name, why in unfit_algorithms(settings.values()).items():
@@ -93,15 +94,23 @@ def compare(
                 raise why
             remark(f"{name} is left out: {why}")
             settings = {where: one for where, one in settings.items() if one.values["algorithm"]["name"] != name}
+        first = next(iter(settings))
+        found = check_clients(settings[first], first)
         show = None if jobs == 1 else False
         play = partial(train_config, machine=machine, resume=resume, overwrite=overwrite, show=show)
         outcomes = train_each({where: partial(play, one, where) for where, one in settings.items()}, jobs)
         runs = [outcome for outcome in outcomes if not isinstance(outcome, TrainingError)]
         if runs:
             print_results(runs)
-            first = next(one for one, outcome in zip(settings.values(), outcomes, strict=True) if outcome is runs[0])
-            found = check_clients(first, runs[0])
-            publish(top / "report.html", open_=open_, title="report", runs=runs, diagnosis=found)
+            if found is not None and runs[0].folder == first:
+                keep_findings(found, first)
+            publish(
+                top / "report.html",
+                open_=open_,
+                title="report",
+                runs=runs,
+                diagnosis=found if runs[0].folder == first else None,
+            )
         failures = {where: o for where, o in zip(settings, outcomes, strict=True) if isinstance(o, TrainingError)}
         for where, failure in failures.items():
             print_error(f"{where.name} broke:", failure)

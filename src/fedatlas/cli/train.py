@@ -85,6 +85,7 @@ def train(
         settings.check()
 
         from fedatlas.cli.train_config import check_clients, make_loggers, train_config
+        from fedatlas.report.findings import keep_findings
         from fedatlas.runs.writer import check_folder
 
         if resume and not check_folder(where, resume=resume, overwrite=overwrite):
@@ -96,7 +97,8 @@ def train(
         if profile:
             _print_profile(run)
         say(f"run: {run.folder}")
-        found = check_clients(settings, run)
+        if (found := check_clients(settings, run.folder)) is not None:
+            keep_findings(found, run.folder)
         publish(run.folder / "report.html", open_=open_, title="report", runs=[run], diagnosis=found)
 
 

@@ -20,7 +20,6 @@ from fedatlas.config.checks import named_code
 from fedatlas.config.config import Config
 from fedatlas.data.federation import Federation
 from fedatlas.errors import DataError, UsageError, unknown_name
-from fedatlas.report.findings import keep_findings
 from fedatlas.runs.checkpoint import CheckpointStore
 from fedatlas.runs.run import ATLAS, CONFIG, NEW_ATLAS, Run
 from fedatlas.runs.writer import RunFolder, check_folder, check_rounds
@@ -84,23 +83,20 @@ def train_config(
     return run
 
 
-def check_clients(config: Config, run: Run) -> Diagnosis | None:
-    """Check the data that a config trained on, for the run's page, where that takes seconds; keep it with the run.
+def check_clients(config: Config, folder: Path) -> Diagnosis | None:
+    """Check the data that a config trains on, for the page of its run in a folder, where that takes seconds.
 
     Returns None, and says so, where the data are many or cannot be checked; ``fedatlas check RUN`` then does it.
     """
     federation = _federation(config)
     if len(federation) > MOST_CHECKED or federation.data.inputs.numel() > MOST_NUMBERS:
-        remark(
-            f"the data were not checked: they are many. Check them with: fedatlas check {shlex.quote(str(run.folder))}"
-        )
+        remark(f"the data are many and are not checked; do so with: fedatlas check {shlex.quote(str(folder))}")
         return None
     try:
-        found = check(federation, given=f"--config {shlex.quote(str(run.folder / CONFIG))}", progress=False)
+        found = check(federation, given=f"--config {shlex.quote(str(folder / CONFIG))}", progress=False)
     except (DataError, UsageError) as error:
-        remark(f"the data were not checked: {error}")
+        remark(f"the data are not checked: {error}")
         return None
-    keep_findings(found, run.folder)
     if named := suspected(found):
         remark(f"data that look wrong: {named}. The page says why.")
     return found
