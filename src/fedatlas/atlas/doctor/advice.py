@@ -113,10 +113,10 @@ def advise(
     columns = sorted({own.column for own in suspects if own.kind in COLUMN_KINDS and own.column is not None})
     names = list(dict.fromkeys(own.client for own in suspects if own.kind not in COLUMN_KINDS))
     if 0 < len(columns) <= MOST_LEFT_OUT:
-        found.append(Advice(commands.without_columns(columns), "until repaired, without them"))
+        found.append(Advice(commands.without_columns(columns), "until repaired"))
     if 0 < len(names) <= MOST_LEFT_OUT and len(names) < len(clients) - 1:
         command = commands.without_clients(names, clients)
-        found += [] if command is None else [Advice(command, "until repaired, without them")]
+        found += [] if command is None else [Advice(command, "until repaired")]
     if inputs.found or labelling.found:
         found.append(Advice(commands.group, "a model for a group that gains"))
     if inputs.found:
