@@ -34,6 +34,12 @@ def test_later_settings_win_over_the_file_and_the_file_over_the_defaults(tmp_pat
     assert config.seeds().sampling == 3
 
 
+def test_a_limit_that_is_switched_off_stays_off_in_a_file() -> None:
+    config = Config.load(None, ["flower.most_weight=none"])
+    assert config.values["flower"]["most_weight"] is None
+    assert Config.from_text(config.to_toml()).values == config.values
+
+
 def test_a_config_written_as_toml_reads_back_the_same(tmp_path: Path) -> None:
     settings = [
         "data.partition={name = 'dirichlet', num_clients = 5, alpha = 0.1}",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fedatlas.algorithms.registry import ALGORITHMS
 from fedatlas.client.work import LocalWork
 from fedatlas.config.checks import atlas_options, check_code, check_names, check_settings, check_types
-from fedatlas.config.schema import SECTIONS, defaults
+from fedatlas.config.schema import SECTIONS, SETTINGS, defaults
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.models.registry import USUAL_MODELS
 from fedatlas.seeds import Seeds
@@ -170,6 +170,9 @@ class Config:
         import tomli_w  # only what writes a config needs it
 
         given = _without_none(self.values)
+        for one in SETTINGS.values():
+            if one.can_be_off and self.values[one.section][one.name] is None:
+                given[one.section][one.name] = "none"
         return tomli_w.dumps({key: value for key, value in given.items() if value != {}})
 
 
@@ -189,6 +192,9 @@ def _merge(values: dict[str, Any], changes: Mapping[str, Any], where: str) -> No
                 values[section] = {}  # another model's or algorithm's options do not carry over
         for key, value in change.items():
             _check_key(values, section, key, value, where)
+            own = SETTINGS.get(f"{section}.{key}")
+            if value == "none" and own is not None and own.can_be_off:
+                value = None
             if isinstance(value, Mapping) and isinstance(values[section].get(key), Mapping) and "name" not in value:
                 value = {**values[section][key], **value}
             values[section][key] = value

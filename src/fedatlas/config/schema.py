@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from fedatlas.client.work import LocalWork
 from fedatlas.parts.checks import describe_kind, field_kinds, setting
@@ -192,6 +192,11 @@ class Setting(NamedTuple):
     def key(self) -> str:
         """The key as ``--set`` takes it."""
         return f"{self.section}.{self.name}" if self.section else self.name
+
+    @property
+    def can_be_off(self) -> bool:
+        """Whether None is another value than the default; TOML has no None, so files say "none"."""
+        return self.default is not None and type(None) in get_args(self.kind)
 
     @property
     def words(self) -> str:
