@@ -1,5 +1,6 @@
 // The answers first: whose data look wrong, who is served worst and why, and what to try.
 
+import { commonest, worseThanCommonest } from "./data.js";
 import { clientLink, copyButton, make } from "./dom.js";
 import { clip, kindWords, plural } from "./format.js";
 import { bare, metric, signed, told, withSpan, worse, worstOf } from "./metric.js";
@@ -59,8 +60,16 @@ function worstAnswer(block) {
   return answer(
     "Who is served worst?",
     make("p", {}, link(block, client), `: ${metric.title} ${withSpan(own, client)}${where}`),
+    simplerPart(block, own, client),
     make("p", { class: "aside" }, mainReason(block, client)),
   );
+}
+
+function simplerPart(block, own, client) {
+  const simple = commonest(block, client);
+  if (!worseThanCommonest(block, own, client)) return null;
+  const words = `Always answering “${clip(simple.label, 20)}” would be right in about ${told(simple.share)}: the model does worse.`;
+  return make("p", {}, words);
 }
 
 function mainReason(block, client) {

@@ -3,7 +3,7 @@
 import { commandsFor, groupGap } from "./answers.js";
 import { intervalBar } from "./chart.js";
 import { kindColor } from "./color.js";
-import { cosine, labelShares, lastWeight, meanShares, nearest } from "./data.js";
+import { commonest, cosine, labelShares, lastWeight, meanShares, nearest, worseThanCommonest } from "./data.js";
 import { copyButton, make, renew } from "./dom.js";
 import { examplesPart } from "./examples.js";
 import { clip, decimal, kindWords, percent, plural, sharePercent, thousands } from "./format.js";
@@ -178,6 +178,20 @@ function figures(client) {
         make("small", {}, tookPart(own, client)),
       );
     }),
+    yardstick(client, rows),
+  );
+}
+
+function yardstick(client, rows) {
+  // What a model must beat: one that always answers the commonest label.
+  const simple = commonest(block, client);
+  if (!simple) return null;
+  const under = rows.filter((own) => worseThanCommonest(block, own, client)).map((own) => clip(own.label, 24));
+  return make(
+    "p",
+    { class: "note" },
+    `Always answering “${clip(simple.label, 20)}”, its commonest label in training, would be right in about ${percent(simple.share)} %.`,
+    under.length ? make("b", {}, ` ${under.join(" and ")} ${under.length > 1 ? "do" : "does"} worse than that.`) : null,
   );
 }
 

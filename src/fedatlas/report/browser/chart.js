@@ -184,12 +184,12 @@ export function dotStack(points, about, { width, height = 250, choose }) {
       draw("text", { x: x(tick), y: bottom + 17, "text-anchor": "middle" }, bare(tick)),
     ),
     draw("text", { x: (left + right) / 2, y: height - 4, "text-anchor": "middle" }, metric.title),
-    [...columns].map(([column, own]) =>
+    [...columns.values()].map((own) =>
       own.map((point, i) =>
         draw(
           "circle",
           {
-            cx: (left + column * 2 * r).toFixed(1),
+            cx: x(own.reduce((sum, one) => sum + one.value, 0) / own.length).toFixed(1),
             cy: (bottom - r - 2 * r * i).toFixed(1),
             r: (r * 0.9).toFixed(2),
             fill: point.color,

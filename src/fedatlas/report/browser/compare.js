@@ -17,9 +17,11 @@ export function comparePart(data) {
   const bar = make(
     "div",
     { class: "switches" },
-    choice("algorithm", "Algorithm", names, String(state.algorithm), (value) => change({ algorithm: Number(value) })),
+    choice("algorithm", "Show how clients are served by", names, String(state.algorithm), (value) =>
+      change({ algorithm: Number(value) }),
+    ),
     names.length > 1
-      ? choice("reference", "Compare with", names, String(state.reference), (value) =>
+      ? choice("reference", "Differences against", names, String(state.reference), (value) =>
           change({ reference: Number(value) }),
         )
       : null,
@@ -43,7 +45,14 @@ function fillFigures(node) {
   const trained = known([...own.value].filter((_, i) => !block.clients.held_out[i]));
   const parts = [];
   const main = found[metric.name];
-  if (main) parts.push(figure(metric.title, plusMinus(main.mean, main.half) + unit(), "all test examples count alike"));
+  if (main)
+    parts.push(
+      figure(
+        `${metric.title} over test examples`,
+        plusMinus(main.mean, main.half) + unit(),
+        "each test example counts alike",
+      ),
+    );
   const worst = worstClient(own);
   if (worst !== null) {
     const words = make(
@@ -53,11 +62,13 @@ function fillFigures(node) {
     );
     parts.push(figure("worst client", told(own.value[worst]), words));
   }
+  if (trained.length > 1)
+    parts.push(figure(`${metric.title} over clients`, told(meanOverClients(own)), "each client counts alike"));
   if (trained.length && hasIntervals(own)) {
-    const below = surelyBelow(own);
+    const below = clearlyBelow(own);
     parts.push(
       figure(
-        `surely ${sidewards()} the mean`,
+        `clearly ${sidewards()} the mean over clients`,
         thousands(below.length),
         `of ${plural(trained.length, "client")} that train and were tested`,
       ),
@@ -75,9 +86,13 @@ function fillFigures(node) {
   renew(node, parts);
 }
 
-export function surelyBelow(own) {
+export function meanOverClients(own) {
+  return mean(known([...own.value].filter((_, i) => !block.clients.held_out[i])));
+}
+
+export function clearlyBelow(own) {
   // Clients whose whole interval is worse than the mean of those that train.
-  const centre = mean(known([...own.value].filter((_, i) => !block.clients.held_out[i])));
+  const centre = meanOverClients(own);
   const best = metric.higher ? own.high : own.low;
   return [...own.value.keys()].filter((client) => worse(best[client], centre));
 }

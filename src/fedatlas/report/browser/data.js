@@ -3,6 +3,7 @@
 const KINDS = { u8: Uint8Array, i8: Int8Array, u16: Uint16Array, i16: Int16Array, u32: Uint32Array, f32: Float32Array };
 const NONE = 65535;
 const MOST_NEAR = 5;
+const ROUNDING = 0.005;
 
 function unpack(packed) {
   const text = atob(packed.d);
@@ -85,6 +86,20 @@ export function labelShares(block, client) {
   if (!block.clients.shares) return null;
   const width = block.classes.length;
   return Array.from(block.clients.shares.subarray(client * width, (client + 1) * width), (value) => value / 255);
+}
+
+export function commonest(block, client) {
+  // The label that most of a client's training examples have, and its share: what always answering it would get right.
+  const shares = block.metric.name === "accuracy" && block.classes.length > 1 ? labelShares(block, client) : null;
+  if (!shares) return null;
+  const best = shares.indexOf(Math.max(...shares));
+  return shares[best] > 0 ? { label: block.classes[best], share: shares[best] } : null;
+}
+
+export function worseThanCommonest(block, own, client) {
+  // By more than the rounding of the shares.
+  const simple = commonest(block, client);
+  return simple !== null && own.value[client] < simple.share - ROUNDING;
 }
 
 export function meanShares(block, clients) {

@@ -84,10 +84,13 @@ function heldOutNote() {
 
 export function tellKept() {
   const plane = currentPlane();
+  const few = Math.max(1, Math.min(5, sheet.block.count - 2));
   const said = [currentSource().about];
   if (plane.distance !== null) {
     const near =
-      plane.near === null ? "" : `; ${percent(plane.near)} % of five nearest clients stay among the five nearest`;
+      plane.near === null
+        ? ""
+        : `; of each client's ${plural(few, "nearest client")} ${percent(plane.near)} % are its nearest in the plane, too`;
     said.push(`${plane.title} keeps distances with a rank correlation of ${plane.distance.toFixed(2)}${near}.`);
   }
   if (sheet.block.sample)

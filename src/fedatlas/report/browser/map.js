@@ -7,7 +7,7 @@ import { metric } from "./metric.js";
 import { drawMap } from "./paint.js";
 import { searchClients } from "./plane.js";
 import { addPointer, onKey } from "./pointer.js";
-import { drawWith, moveTo, queueDraw, resize, sheet, targetPlaces, zoom, zoomAll } from "./sheet.js";
+import { drawWith, moveTo, queueDraw, resize, screenOf, sheet, targetPlaces, zoom, zoomAll } from "./sheet.js";
 import { change, choose, listen, state } from "./state.js";
 
 export function mapSection(data) {
@@ -126,10 +126,21 @@ function tools() {
       event.currentTarget.setAttribute("aria-pressed", String(!state.lines));
       change({ lines: !state.lines });
     }),
-    press("zoom-in", "Zoom in", mark("+"), null, () => zoom(1.5)),
+    press("zoom-in", "Zoom in", mark("+"), null, () => zoom(1.5, middle())),
     press("zoom-out", "Zoom out", mark("−"), null, () => zoom(1 / 1.5)),
-    press("zoom-all", "Show all", mark("⤢"), null, zoomAll),
+    press("zoom-all", "Show all", "All", null, zoomAll),
   );
+}
+
+function middle() {
+  // Zoom towards the chosen client, or the one that is nearest to the middle, so that the map is never empty.
+  const centre = [sheet.width / 2, sheet.height / 2];
+  const far = (at) => Math.hypot(at[0] - centre[0], at[1] - centre[1]);
+  const chosen = state.chosen === null ? null : screenOf(state.chosen);
+  if (chosen && Math.abs(chosen[0] - centre[0]) < centre[0] && Math.abs(chosen[1] - centre[1]) < centre[1])
+    return chosen;
+  const all = Array.from({ length: sheet.block.count }, (_, client) => screenOf(client));
+  return all.reduce((best, at) => (far(at) < far(best) ? at : best));
 }
 
 function onSearch(words) {

@@ -11,6 +11,7 @@ const MOST_ROWS = 500;
 const EDGE = 10;
 const NAMED = 16; // of so few clients the rows have names
 const FOR_NAMES = 96;
+const NUMBERED = 8; // of so few the cells have numbers
 let block = null;
 
 export function matrixPart(data) {
@@ -43,7 +44,7 @@ export function matrixPart(data) {
     const box = canvas.getBoundingClientRect();
     const side = box.width - leftEdge();
     const place = (at) => Math.floor((at / side) * order.length);
-    const [row, column] = [place(event.clientY - box.top - EDGE), place(event.clientX - box.left - leftEdge())];
+    const [row, column] = [place(event.clientY - box.top - topEdge()), place(event.clientX - box.left - leftEdge())];
     return [order[row], order[column]];
   };
   canvas.addEventListener("pointermove", (event) => {
@@ -106,6 +107,10 @@ function paintCosines(painted, order, words) {
   tellMatrix(words);
 }
 
+function topEdge() {
+  return block.count <= NAMED ? FOR_NAMES : EDGE;
+}
+
 function leftEdge() {
   return block.count <= NAMED ? FOR_NAMES : EDGE;
 }
@@ -119,7 +124,7 @@ function compose(canvas, painted, order) {
   const box = canvas.getBoundingClientRect();
   if (!box.width || !order.length) return;
   const ratio = window.devicePixelRatio || 1;
-  const [left, top] = [leftEdge() * ratio, EDGE * ratio];
+  const [left, top, edge] = [leftEdge() * ratio, topEdge() * ratio, EDGE * ratio];
   const wide = Math.round(box.width * ratio);
   const side = wide - left;
   const tall = Math.round(side + top);
@@ -132,13 +137,24 @@ function compose(canvas, painted, order) {
   pen.clearRect(0, 0, wide, tall);
   pen.imageSmoothingEnabled = false;
   pen.drawImage(painted, left, top, side, side);
-  const bar = 0.6 * top;
+  const bar = 0.6 * edge;
   order.forEach((client, i) => {
+    // A client with itself is no pair.
+    pen.fillStyle = ink("paper");
+    pen.fillRect(left + i * step, top + i * step, step, step);
     pen.fillStyle = kindColor(groupOf(client));
-    pen.fillRect(left + i * step, 0, step + 0.5, bar);
-    pen.fillRect(left - top, top + i * step, bar, step + 0.5);
+    pen.fillRect(left + i * step, top - edge, step + 0.5, bar);
+    pen.fillRect(left - edge, top + i * step, bar, step + 0.5);
   });
-  if (block.count <= NAMED) drawRowNames(pen, order, left - top - 4 * ratio, top, step, ratio);
+  if (block.count <= NAMED) {
+    drawNames(pen, order, left - edge - 4 * ratio, top, step, ratio);
+    pen.save();
+    pen.translate(left, top);
+    pen.rotate(-Math.PI / 2);
+    drawNames(pen, order, edge + 4 * ratio, 0, step, ratio, "left");
+    pen.restore();
+  }
+  if (block.count <= NUMBERED) drawNumbers(pen, order, left, top, step, ratio);
   const at = order.indexOf(state.hover ?? state.chosen ?? -1);
   if (at < 0) return;
   pen.strokeStyle = ink("ink");
@@ -147,12 +163,29 @@ function compose(canvas, painted, order) {
   pen.strokeRect(left + at * step, top, Math.max(step, 2), side);
 }
 
-function drawRowNames(pen, order, right, top, step, ratio) {
+function drawNames(pen, order, at, top, step, ratio, align = "right") {
   pen.font = `${11.5 * ratio}px system-ui, sans-serif`;
   pen.textBaseline = "middle";
-  pen.textAlign = "right";
+  pen.textAlign = align;
   order.forEach((client, i) => {
     pen.fillStyle = client === state.chosen ? ink("ink") : ink("muted");
-    pen.fillText(clip(block.clients.name[client], 13), right, top + (i + 0.5) * step);
+    pen.fillText(clip(block.clients.name[client], 13), at, top + (i + 0.5) * step);
   });
+}
+
+function drawNumbers(pen, order, left, top, step, ratio) {
+  const source = currentSource();
+  const pairs = order.flatMap((one, i) =>
+    order.flatMap((other, j) => (i === j ? [] : [[i, j, cosine(source, one, other)]])),
+  );
+  const values = pairs.map((pair) => pair[2]);
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  pen.font = `${12 * ratio}px system-ui, sans-serif`;
+  pen.textAlign = "center";
+  pen.textBaseline = "middle";
+  for (const [i, j, value] of pairs) {
+    // Cells of alike clients are dark on paper, and light in the dark.
+    pen.fillStyle = ink((value - least) / (most - least || 1) > 0.5 ? "paper" : "ink");
+    pen.fillText(decimal(value), left + (j + 0.5) * step, top + (i + 0.5) * step);
+  }
 }

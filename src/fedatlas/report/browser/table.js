@@ -2,11 +2,11 @@
 
 import { groupSwatch, intervalBar } from "./chart.js";
 import { kindColor } from "./color.js";
-import { surelyBelow } from "./compare.js";
-import { labelShares, nearest } from "./data.js";
-import { choice, make, renew, saveFile, speak } from "./dom.js";
+import { clearlyBelow } from "./compare.js";
+import { commonest, labelShares, nearest, worseThanCommonest } from "./data.js";
+import { byId, choice, make, renew, saveFile, speak } from "./dom.js";
 import { clip, csvText, decimal, kindWords, lower, plural, thousands } from "./format.js";
-import { hasIntervals, metric, metricTitle, sidewards, unit, withSpan } from "./metric.js";
+import { bare, hasIntervals, metric, metricTitle, sidewards, unit, withSpan } from "./metric.js";
 import { currentSource, groupOf, groupTitle } from "./plane.js";
 import { choose, listen, select, state, toggle } from "./state.js";
 
@@ -50,7 +50,7 @@ export function tablePart(data) {
 
 function filters() {
   const found = [["all", "all clients"]];
-  if (block.algorithms.some(hasIntervals)) found.push(["below", `surely ${sidewards()} the mean`]);
+  if (block.algorithms.some(hasIntervals)) found.push(["below", `clearly ${sidewards()} the mean`]);
   if (block.check) found.push(["suspect", "suspects"], ["different", "different, not wrong"]);
   found.push(["reasons", "something stands out"]);
   if (block.clients.held_out.some(Boolean)) found.push(["held", "held out"]);
@@ -89,6 +89,14 @@ function columns() {
           title: `${metricTitle()}${unit() && " in %"}, ${clip(own.label, 18)}`,
           value: (client) => own.value[client],
           cell: (client) => valueCell(own, client),
+        }
+      : null,
+    own && metric.name === "accuracy" && clients.shares
+      ? {
+          key: "simple",
+          title: "One answer in %",
+          value: (client) => commonest(block, client)?.share ?? NaN,
+          cell: (client) => (commonest(block, client) ? bare(commonest(block, client).share) : "–"),
         }
       : null,
     {
@@ -141,6 +149,16 @@ function reasonCell(client) {
   const tags = [];
   if (level === 2) tags.push(make("span", { class: "tag suspect" }, "suspect"));
   if (block.clients.held_out[client]) tags.push(make("span", { class: "tag" }, "held out"));
+  const own = block.algorithms[state.algorithm];
+  const simple = commonest(block, client);
+  if (own && worseThanCommonest(block, own, client))
+    tags.push(
+      make(
+        "span",
+        { class: "tag", title: `Always answering “${simple.label}” is right more often` },
+        "worse than one answer",
+      ),
+    );
   const kinds = [...new Set(reasonsOf(client).map((one) => one.kind))].filter((kind) => kind !== "held-out");
   const words = reasonsOf(client)
     .map((one) => one.text)
@@ -151,7 +169,7 @@ function reasonCell(client) {
 
 function rows() {
   const wanted = lower(view.words.trim());
-  const below = view.filter === "below" ? new Set(surelyBelow(block.algorithms[state.algorithm])) : null;
+  const below = view.filter === "below" ? new Set(clearlyBelow(block.algorithms[state.algorithm])) : null;
   const tests = {
     all: () => true,
     below: (client) => below.has(client),
@@ -233,6 +251,9 @@ function fillTable(node, update) {
       "p",
       { class: "note", id: "table-count" },
       `${plural(found.length, "client")}${found.length < block.count ? ` of ${thousands(block.count)}` : ""}`,
+      state.selected.size
+        ? [`; ${thousands(state.selected.size)} selected: `, make("a", { href: "#selection" }, "what to do with them")]
+        : null,
     ),
     make(
       "div",
@@ -262,6 +283,12 @@ function side(column) {
   return column.text || column.left ? "left" : null;
 }
 
+function showCard(client) {
+  // The card may be a screen above.
+  choose(client);
+  byId("card").scrollIntoView({ block: "nearest" });
+}
+
 function tableRow(client, own) {
   const name = block.clients.name[client];
   const tick = make("input", {
@@ -272,7 +299,7 @@ function tableRow(client, own) {
   tick.checked = state.selected.has(client);
   const link = make(
     "button",
-    { type: "button", class: "link", title: name, on: { click: () => choose(client) } },
+    { type: "button", class: "link", title: name, on: { click: () => showCard(client) } },
     make("bdi", {}, clip(name, 40)),
   );
   return make(

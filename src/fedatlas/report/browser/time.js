@@ -39,7 +39,7 @@ export function timePart(data) {
 function aboutLines() {
   const several = block.algorithms.some((own) => own.seeds > 1) ? " A band spans the runs of several seeds." : "";
   const never = block.clients.held_out.some(Boolean) ? " Dashed: clients that never trained." : "";
-  return `Measured on each client's test part.${never}${several} Dotted: selected clients. A click on a dot chooses its client.`;
+  return `Measured on each client's test part.${never}${several} The chosen client has the colour of the text; other selected clients are dotted. A click on a dot chooses its client.`;
 }
 
 function fillPanels(node) {
@@ -156,11 +156,17 @@ function weightTracks(own) {
   return [...groups, ...clients];
 }
 
+function valueAt(own, frame, client) {
+  // The last round of one run is known exactly; frames are rounded to 0.4 points.
+  const exact = frame === own.frames.rounds.length - 1 && own.alike === 1;
+  return exact ? own.value[client] : frameValue(own, frame, client, block.count);
+}
+
 function clientsNow(own, at, width, height) {
   const frame = state.frame ?? own.frames.rounds.length - 1;
   const points = Array.from({ length: block.count }, (_, client) => ({
     client,
-    value: frameValue(own, frame, client, block.count),
+    value: valueAt(own, frame, client),
     name: block.clients.name[client],
     color: kindColor(groupOf(client)),
     marked: client === state.chosen,
@@ -236,14 +242,12 @@ function tellFrame() {
   if (!words || !own.frames) return;
   const frame = state.frame ?? own.frames.rounds.length - 1;
   const round = own.frames.rounds[frame];
-  const all = known(Array.from({ length: block.count }, (_, client) => frameValue(own, frame, client, block.count)));
+  const all = known(Array.from({ length: block.count }, (_, client) => valueAt(own, frame, client)));
   const said = [`round ${round}: mean ${metric.title} over clients ${told(mean(all))}, worst ${told(worstOf(all))}`];
   if (state.chosen !== null) {
     const weight = weightIn(own, round, state.chosen, block.count);
     const counted = Number.isNaN(weight) ? "" : `, weight ${sharePercent(weight)}`;
-    said.push(
-      `${clip(block.clients.name[state.chosen], 28)} ${told(frameValue(own, frame, state.chosen, block.count))}${counted}`,
-    );
+    said.push(`${clip(block.clients.name[state.chosen], 28)} ${told(valueAt(own, frame, state.chosen))}${counted}`);
   }
   words.textContent = said.join("; ");
   slide.value = frame;

@@ -2,7 +2,7 @@
 
 import { groupGap, nothingWords, worstClient } from "./answers.js";
 import { scatter } from "./chart.js";
-import { surelyBelow } from "./compare.js";
+import { clearlyBelow, meanOverClients } from "./compare.js";
 import { labelShares, nearest } from "./data.js";
 import { clientLink, copyButton, make, note, renew } from "./dom.js";
 import { clip, decimal, kindWords, plural } from "./format.js";
@@ -38,8 +38,8 @@ function causes() {
 }
 
 function worstList(own) {
-  // The clients that are surely served worse than the mean, or the worst one, each with what stands out.
-  const below = surelyBelow(own).sort((a, b) => (worse(own.value[a], own.value[b]) ? -1 : 1));
+  // The clients that are served worse than the mean by more than chance, or the worst one, each with what stands out.
+  const below = clearlyBelow(own).sort((a, b) => (worse(own.value[a], own.value[b]) ? -1 : 1));
   const worst = worstClient(own);
   const people = (below.length ? below : [worst]).slice(0, MOST_WORST);
   const said = (client) => {
@@ -48,11 +48,15 @@ function worstList(own) {
     const all = [...found, ...(gap ? [gap] : [])];
     return all.length ? all.join("; ") : nothingWords(block);
   };
+  // The end of the interval with a decimal, where it would read as the mean itself.
+  const ends = metric.higher ? own.high : own.low;
+  const edge = (client) =>
+    below.length && told(ends[client]) === told(meanOverClients(own)) ? `, at best ${told(ends[client], 0.01)}` : "";
   const rest = below.length - people.length;
   return cause(
-    below.length ? `Surely ${sidewards()} the mean` : "The worst served",
+    below.length ? `Clearly ${sidewards()} the mean over clients` : "The worst served",
     below.length
-      ? `The whole interval of ${below.length === 1 ? "this client" : "these clients"} is ${sidewards()} the mean.`
+      ? `The whole interval of ${below.length === 1 ? "this client" : "these clients"} is ${sidewards()} the mean over clients, ${told(meanOverClients(own), 0.01)}.`
       : "",
     make(
       "ul",
@@ -62,7 +66,7 @@ function worstList(own) {
           "li",
           {},
           clientLink(block.clients.name[client], () => choose(client)),
-          `, ${withSpan(own, client)}: ${block.shared ? "reasons are left out of a copy that is shared" : said(client)}.`,
+          `, ${withSpan(own, client)}${edge(client)}: ${block.shared ? "reasons are left out of a copy that is shared" : said(client)}.`,
         ),
       ),
       rest > 0 ? make("li", { class: "aside" }, `${plural(rest, "more client")}: filter the table above.`) : null,
@@ -167,6 +171,19 @@ function suspectLine(own) {
   );
 }
 
+function withGroupNames(text) {
+  // A group of one client is called by that client's name, as on the rest of the page.
+  const of = block.groupings.find((own) => own.key === "check")?.of || [];
+  const name = (group) => {
+    const members = [...of.keys()].filter((client) => of[client] === group);
+    return members.length === 1 ? clip(block.clients.name[members[0]], 40) : `group ${group}`;
+  };
+  return text.replace(
+    /\bgroups (\d+) and (\d+)/g,
+    (_, one, other) => `${name(Number(one))} and ${name(Number(other))}`,
+  );
+}
+
 function shiftPart() {
   if (!block.check) return null;
   const names = { inputs: "inputs", label_shares: "label shares", labelling: "labelling" };
@@ -188,7 +205,7 @@ function shiftPart() {
             own.found ? `differ, strength ${own.strength.toFixed(2)}` : "do not differ",
           ),
         ),
-        make("dd", {}, own.evidence),
+        make("dd", {}, withGroupNames(own.evidence)),
       ]),
     ),
     block.check.remarks.map((remark) => note(`Cannot be told: ${remark}`)),
