@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from fedatlas.algorithms.registry import ALGORITHMS
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.doctor.diagnosis import Diagnosis
 from fedatlas.data.federation import Federation
@@ -140,7 +141,11 @@ def data_block(subject: Subject, *, share: bool = False) -> dict[str, Any]:
         "check": None if findings is None else findings.block(names, shared=share),
         "algorithms": [
             own.block(members.names, shown, frames, members.kind)
-            | {"disclosed": disclosed_by(own.group.runs[0]), "why_groups": [] if share else why_groups(own)}
+            | {
+                "about": _about(own.group.runs[0].name),
+                "disclosed": disclosed_by(own.group.runs[0]),
+                "why_groups": [] if share else why_groups(own),
+            }
             for own in served
         ],
         "differences": differences(served),
@@ -154,6 +159,12 @@ def data_block(subject: Subject, *, share: bool = False) -> dict[str, Any]:
     return shareable(block) if share else block
 
 
+def _about(name: str) -> str:
+    """Return what a recipe of the library does, in a sentence; nothing of another's."""
+    entry = ALGORITHMS.entries.get(name)
+    return "" if entry is None else entry.summary
+
+
 def _target(subject: Subject) -> str | None:
     """Return the name of what is predicted, where the config says it: the column of a table."""
     path = subject.runs[0].folder / CONFIG if subject.runs else None
@@ -165,7 +176,7 @@ def _target(subject: Subject) -> str | None:
 def _title(data: str, groups: Sequence[Group]) -> str:
     names = [group.label for group in groups]
     if not names:
-        return f"The clients of {data}"
+        return f"Clients: {data}"
     said = (
         f"{len(names)} algorithms"
         if len(names) > 3

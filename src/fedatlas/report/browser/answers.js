@@ -1,7 +1,7 @@
 // The answers first: whose data look wrong, who is served worst and why, and what to try.
 
 import { commonest, worseThanCommonest } from "./data.js";
-import { clientLink, copyButton, make } from "./dom.js";
+import { clientLink, commandCode, copyButton, make } from "./dom.js";
 import { clip, kindWords, plural } from "./format.js";
 import { bare, metric, signed, told, withSpan, worse, worstOf } from "./metric.js";
 import { groupOf, groupTitle } from "./plane.js";
@@ -175,7 +175,7 @@ function tryAnswer(block) {
     "What to try first?",
     words ? make("p", {}, words) : null,
     after ? make("p", { class: "aside" }, after) : null,
-    make("div", { class: "code" }, make("code", { tabindex: 0 }, own.command), copyButton(own.command)),
+    make("div", { class: "code" }, commandCode(own.command), copyButton(own.command)),
     more > 0 ? make("a", { href: "#try" }, `${plural(more, "more command")}`) : null,
   );
 }

@@ -4,7 +4,7 @@ import { commandsFor, groupGap } from "./answers.js";
 import { intervalBar } from "./chart.js";
 import { kindColor } from "./color.js";
 import { commonest, cosine, labelShares, lastWeight, meanShares, nearest, worseThanCommonest } from "./data.js";
-import { copyButton, make, renew } from "./dom.js";
+import { commandCode, copyButton, make, renew } from "./dom.js";
 import { examplesPart } from "./examples.js";
 import { clip, decimal, kindWords, percent, plural, sharePercent, thousands } from "./format.js";
 import { hasIntervals, metricTitle, withSpan } from "./metric.js";
@@ -99,7 +99,7 @@ function remedies(client) {
       "div",
       { class: "remedy" },
       own.why ? make("p", { class: "note" }, `To try: ${own.why}`) : null,
-      make("div", { class: "code" }, make("code", { tabindex: 0 }, own.command), copyButton(own.command)),
+      make("div", { class: "code" }, commandCode(own.command), copyButton(own.command)),
     ),
   );
 }
@@ -115,7 +115,10 @@ function mates(client) {
 function labelBars(client) {
   const own = labelShares(block, client);
   if (!own || own.length < 2) return null;
-  const others = mates(client);
+  const alone = mates(client).length === 0;
+  const others = alone
+    ? Array.from({ length: block.count }, (_, i) => i).filter((other) => other !== client)
+    : mates(client);
   const group = others.length ? meanShares(block, others) : null;
   const most = Math.max(...own, ...(group || []), 0.01);
   let rows = own.map((share, k) => [k, share, group ? group[k] : null]);
@@ -128,25 +131,19 @@ function labelBars(client) {
     make(
       "h4",
       {},
-      "Labels",
-      group
-        ? make(
-            "small",
-            {},
-            ` against the mean of ${plural(others.length, "other")} in ${clip(groupTitle(groupOf(client)), 24)}`,
-          )
-        : null,
+      block.target ? `Labels of “${clip(block.target, 20)}”` : "Labels",
+      make("small", {}, group ? ` here, and (grey) the mean of ${alone ? "all" : "its group's"} other clients` : ""),
     ),
     rows.map(([k, share, usual]) =>
       make(
         "div",
         {
           class: "bar",
-          title: `${block.classes[k]}: ${percent(share)} %${usual === null ? "" : `, group ${percent(usual)} %`}`,
+          title: `${block.classes[k]}: ${percent(share)} %${usual === null ? "" : `, others ${percent(usual)} %`}`,
         },
         make("span", {}, clip(block.classes[k], 12)),
         make("b", {}, bar(share, "own"), usual === null ? null : bar(usual, "usual")),
-        make("em", {}, `${percent(share)} %`),
+        make("em", {}, `${percent(share)} %`, usual === null ? null : make("small", {}, ` (${percent(usual)} %)`)),
       ),
     ),
     cut ? make("p", { class: "note" }, `${own.length - MOST_BARS} classes with smaller shares are left out.`) : null,
@@ -268,7 +265,7 @@ function disclosed(client) {
   return make(
     "details",
     {},
-    make("summary", {}, `What it disclosed under ${clip(own.label, 24)}`),
+    make("summary", {}, `What left this client under ${clip(own.label, 24)}`),
     make(
       "ul",
       { class: "reasons" },

@@ -224,14 +224,18 @@ export function scatter(points, about, { xTitle, logarithmic = false, width = 30
       draw("text", { x: 36, y: 10 }, `${metric.title}${unit() && " in %"}`),
       name ? pointNames(points, x, y, name, width) : null,
       points.map((point) =>
-        draw("circle", {
-          cx: x(point.x).toFixed(1),
-          cy: y(point.y).toFixed(1),
-          r: points.length > 300 ? 2 : 3.6,
-          fill: point.color,
-          "fill-opacity": 0.7,
-          on: { click: () => choose(point.client) },
-        }),
+        draw(
+          "circle",
+          {
+            cx: x(point.x).toFixed(1),
+            cy: y(point.y).toFixed(1),
+            r: points.length > 300 ? 2 : 3.6,
+            fill: point.color,
+            "fill-opacity": 0.7,
+            on: { click: () => choose(point.client) },
+          },
+          draw("title", {}, `${point.name}: ${told(point.y)}`),
+        ),
       ),
       draw("text", { x: 36, y: height - 20 }, shortNumber(ends[0])),
       draw("text", { x: width - 12, y: height - 20, "text-anchor": "end" }, shortNumber(ends[1])),

@@ -35,7 +35,7 @@ function theme() {
   const steps = Array.from({ length: STEPS }, (_, i) => i / (STEPS - 1));
   cache = {
     kinds: dark ? DARK : LIGHT,
-    ramp: steps.map((value) => `rgb(${between(RAMP, dark ? 0.15 + 0.85 * value : 0.95 * value).join(",")})`),
+    ramp: steps.map((value) => `rgb(${between(RAMP, dark ? 0.4 + 0.6 * value : 0.95 * value).join(",")})`),
     similar: steps.map((value) => between(dark ? SIMILAR_DARK : SIMILAR_LIGHT, value)),
     inks: new Map(),
   };
@@ -82,5 +82,5 @@ export function similarColor(value) {
 }
 
 export function suspicionColor(level) {
-  return level === 2 ? kindColor(5) : level === 1 ? kindColor(1) : ink("faint");
+  return level === 2 ? kindColor(5) : level === 1 ? kindColor(0) : ink("faint");
 }

@@ -32,7 +32,18 @@ export function comparePart(data) {
   listen(["algorithm", "reference", "theme"], () => fillComparison(table));
   fillFigures(figures);
   fillComparison(table);
-  return [bar, figures, table, block.note ? note(block.note) : null];
+  return [bar, figures, table, aboutAlgorithms(), block.note ? note(block.note) : null];
+}
+
+function aboutAlgorithms() {
+  // What each name stands for.
+  const said = new Map(block.algorithms.filter((own) => own.about).map((own) => [own.label, own.about]));
+  if (!said.size) return null;
+  return make(
+    "ul",
+    { class: "reasons" },
+    [...said].map(([label, about]) => make("li", {}, make("b", {}, clip(label, 40)), `: ${about}`)),
+  );
 }
 
 function figure(title, value, about) {

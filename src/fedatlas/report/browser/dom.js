@@ -81,6 +81,12 @@ async function copyText(text) {
   }
 }
 
+export function commandCode(command) {
+  // Lines end between words, never at a hyphen inside one.
+  const words = command.split(" ").flatMap((word) => [" ", make("span", { class: "word" }, word)]);
+  return make("code", { tabindex: 0 }, words.slice(1));
+}
+
 export function saveFile(name, text, type) {
   const address = URL.createObjectURL(new Blob([text], { type }));
   const link = make("a", { href: address, download: name });

@@ -21,7 +21,7 @@ export function amount(value, half = null) {
 }
 
 const KINDS = {
-  "missing-coded": "a number stands for missing",
+  "missing-coded": "cells that look not measured",
   "other-scale": "a column on another scale",
   constant: "a column that never changes",
   "images-broken": "broken images",

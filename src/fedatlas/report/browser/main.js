@@ -138,6 +138,10 @@ function start() {
     make("nav", { id: "contents", "aria-label": "Sections" }),
   );
   state.chosen = firstClient();
+  // Where every client is its own group, colours of groups say nothing; whom the check suspects does.
+  const groups = block.groupings[0]?.of || [];
+  const alone = new Set(groups).size === block.count;
+  if (alone && !block.algorithms.length && block.check?.suspects.length) state.colour = "suspicion";
   const first = section(
     "clients",
     "Who are the clients?",

@@ -92,7 +92,7 @@ function switches() {
       "area",
       "Area by",
       [
-        ["train", "training examples"],
+        ["train", "examples"],
         ["same", "all the same"],
       ],
       state.area,

@@ -125,7 +125,8 @@ function drawNames(pen, order, near, ground) {
     const [x, y] = screenOf(client);
     const text = clip(sheet.block.clients.name[client], 22);
     const wide = pen.measureText(text).width;
-    const gap = radius(client) + 6;
+    const ringed = client === state.chosen || client === state.hover;
+    const gap = radius(client) + (sheet.block.suspicion[client] === 2 ? (ringed ? 10 : 5) : ringed ? 6 : 0) + 5;
     const left = x + gap + wide > sheet.width - 4 ? x - gap - wide : x + gap;
     const box = [left - 2, y - 8, left + wide + 2, y + 8];
     if (taken.some((own) => own[0] < box[2] && box[0] < own[2] && own[1] < box[3] && box[1] < own[3])) continue;

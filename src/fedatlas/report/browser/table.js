@@ -91,14 +91,6 @@ function columns() {
           cell: (client) => valueCell(own, client),
         }
       : null,
-    own && metric.name === "accuracy" && clients.shares
-      ? {
-          key: "simple",
-          title: "One answer in %",
-          value: (client) => commonest(block, client)?.share ?? NaN,
-          cell: (client) => (commonest(block, client) ? bare(commonest(block, client).share) : "–"),
-        }
-      : null,
     {
       key: "reasons",
       title: "What stands out",
@@ -110,6 +102,14 @@ function columns() {
           .map((one) => one.text)
           .join("; "),
     },
+    own && metric.name === "accuracy" && clients.shares
+      ? {
+          key: "simple",
+          title: "One answer in %",
+          value: (client) => commonest(block, client)?.share ?? NaN,
+          cell: (client) => (commonest(block, client) ? bare(commonest(block, client).share) : "–"),
+        }
+      : null,
     block.groupings.length
       ? { key: "group", title: "Group", value: (client) => groupTitle(groupOf(client)), text: true, cell: groupCell }
       : null,

@@ -4,7 +4,7 @@ import { groupGap, nothingWords, worstClient } from "./answers.js";
 import { scatter } from "./chart.js";
 import { clearlyBelow, meanOverClients } from "./compare.js";
 import { labelShares, nearest } from "./data.js";
-import { clientLink, copyButton, make, note, renew } from "./dom.js";
+import { clientLink, commandCode, copyButton, make, note, renew } from "./dom.js";
 import { clip, decimal, kindWords, plural } from "./format.js";
 import { metric, metricTitle, sidewards, told, withSpan, worse } from "./metric.js";
 import { colourOf, currentSource } from "./plane.js";
@@ -79,7 +79,7 @@ function cause(title, words, picture) {
 }
 
 function correlationWords(found, more, less) {
-  if (!found) return "Too few clients to tell.";
+  if (!found) return "Too few clients for a rule; they are drawn as they are.";
   const span = `rank correlation ${decimal(found.value)}, 95 % interval ${decimal(found.low)} to ${decimal(found.high)}`;
   if (found.low > 0) return `${more} (${span}).`;
   if (found.high < 0) return `${less} (${span}).`;
@@ -88,7 +88,13 @@ function correlationWords(found, more, less) {
 
 function factor(own, tested, title, value, { xTitle, logarithmic = false, more, less, same }) {
   const points = tested
-    .map((client) => ({ client, x: value(client), y: own.value[client], color: colourOf(client) }))
+    .map((client) => ({
+      client,
+      x: value(client),
+      y: own.value[client],
+      color: colourOf(client),
+      name: block.clients.name[client],
+    }))
     .filter((point) => !Number.isNaN(point.x));
   const found = rankCorrelation(
     points.map((point) => point.x),
@@ -120,7 +126,7 @@ function distanceCause(own, tested) {
   if (!source || block.count > MOST_NEAR || block.count < 3) return null;
   const near = (client) => mean(nearest(source, client, 3, block.count).map((pair) => pair[1]));
   return factor(own, tested, "Distance from the others", near, {
-    xTitle: `mean cosine with the ${Math.min(3, block.count - 1)} nearest`,
+    xTitle: `likeness to the ${Math.min(3, block.count - 1)} nearest (mean cosine)`,
     same: (value) => `the same cosine, ${decimal(value)}`,
     more: "Clients that are like others are served better",
     less: "Clients that are like others are served worse",
@@ -227,7 +233,7 @@ export function commandLine(command, why) {
     "div",
     { class: "command", "data-command": command },
     why ? make("p", {}, why[0].toUpperCase() + why.slice(1)) : null,
-    make("div", { class: "code" }, make("code", { tabindex: 0 }, command), copyButton(command)),
+    make("div", { class: "code" }, commandCode(command), copyButton(command)),
   );
 }
 
