@@ -94,6 +94,8 @@ def compare(
                 raise why
             remark(f"{name} is left out: {why}")
             settings = {where: one for where, one in settings.items() if one.values["algorithm"]["name"] != name}
+        if not settings:
+            raise UsageError("no algorithm fits these data and this model; why is said above.", code="task-unfit")
         first = next(iter(settings))
         found = check_clients(settings[first], first)
         show = None if jobs == 1 else False
