@@ -128,6 +128,27 @@ def test_columns_are_found_by_their_usual_names_and_told(tmp_path: Path) -> None
     assert named.table.columns == ("Patient_ID", "age")
 
 
+@pytest.mark.parametrize(
+    ("site", "identity"),
+    [("Hospital Name", "Patient ID"), ("siteId", "patientNumber"), ("CLINIC_ID", "mrn"), ("center.no", "PATIENTID")],
+)
+def test_usual_names_are_found_however_they_are_written(tmp_path: Path, site: str, identity: str) -> None:
+    data = from_table(write(tmp_path, f"{identity},{site},age,Target Name\n7,x,3,sick\n9,y,4,well\n"))
+    assert data.owners == ("x", "y")
+    assert data.table is not None
+    assert data.table.columns == ("age",)
+
+
+def test_a_column_that_counts_the_rows_is_told(tmp_path: Path) -> None:
+    rows = "".join(f"{119 - i},{i % 7},{'ab'[i % 2]}\n" for i in range(20))
+    data = from_table(write(tmp_path, "visit,age,label\n" + rows, "visits.csv"))
+    assert [remark for remark in data.remarks if "counts the rows" in remark] == [
+        "visits: column 'visit' counts the rows (100 to 119), and is used as a measurement. If it is an id, leave it "
+        "out: drop = ['visit'] (in a config, data.drop)"
+    ]
+    assert len(from_table(tmp_path / "visits.csv", drop=["visit"]).remarks) == 1
+
+
 def test_labels_are_joined_to_classes(tmp_path: Path) -> None:
     file = write(tmp_path, "age,num\n1,0\n2,4\n3,1.0\n4,0\n")
     data = from_table(file, classes={"healthy": [0], "ill": [1, 2, 3, 4]})

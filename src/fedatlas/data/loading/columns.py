@@ -15,10 +15,14 @@ from fedatlas.errors import DataError, unknown_name
 CLIENTS = ("client", "hospital", "site", "center", "centre", "clinic", "institution", "owner")
 LABELS = ("label", "target", "class", "diagnosis", "outcome", "num", "y")
 DOMAINS = ("domain",)
-IDS = ("id", "patient", "subject", "record", "case", "row", "index", "", "unnamed: 0")
-"""The usual names of columns, in any case; all may end in ``_id``."""
+IDS = ("id", "patient", "subject", "participant", "record", "case", "row", "index", "mrn", "", "unnamed: 0")
+"""The usual names of columns, in any case and written in any way; all may end in id, name or number."""
 MAX_CATEGORIES = 50
 """A column of more different texts is taken for free text or names."""
+_BETWEEN_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|[\s_.-]+")
+_ENDING = re.compile(r" ?\b(id|name|number|no)$|(?<=[a-z])id$")
+_FEWEST_NUMBERED = 20
+"""Rows from which on a column that counts up by one is taken for a number of the row."""
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2})( .*)?|\d{4}/\d{1,2}/\d{1,2}")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
@@ -86,7 +90,27 @@ def find_roles(
 
 
 def _usual(names: Sequence[str], usual: Sequence[str]) -> list[str]:
-    return [name for name in names if name.lower() in usual or name.lower().removesuffix("_id") in usual]
+    return [name for name in names if _spoken(name) in usual or _ENDING.sub("", _spoken(name)) in usual]
+
+
+def _spoken(name: str) -> str:
+    """Return a column's name as small words.
+
+    >>> _spoken("PatientID"), _spoken("site_name"), _spoken("Unnamed: 0")
+    ('patient id', 'site name', 'unnamed: 0')
+    """
+    return _BETWEEN_WORDS.sub(" ", name).strip().lower()
+
+
+def is_counter(values: Floats) -> bool:
+    """Return whether a column of numbers counts the rows, in any order, and so says nothing about them.
+
+    >>> is_counter(np.arange(1000.0, 1030.0)[::-1]), is_counter(np.arange(30.0) % 10)
+    (True, False)
+    """
+    if len(values) < _FEWEST_NUMBERED or not np.isfinite(values).all():
+        return False
+    return bool((np.diff(np.sort(values)) == 1).all())
 
 
 def _one(table: CellTable, role: str, names: Sequence[str], usual: Sequence[str]) -> str | None:

@@ -11,10 +11,18 @@ import torch
 
 from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.data.loading.cells import CellTable
-from fedatlas.data.loading.columns import MAX_CATEGORIES, Roles, as_names, check_filled, find_roles, parse_column
+from fedatlas.data.loading.columns import (
+    MAX_CATEGORIES,
+    Roles,
+    as_names,
+    check_filled,
+    find_roles,
+    is_counter,
+    parse_column,
+)
 from fedatlas.data.loading.targets import Classes, Targets, read_targets
 from fedatlas.data.preparation import Preparation
-from fedatlas.data.table import Table, category_order
+from fedatlas.data.table import NUMBER, Table, category_order
 from fedatlas.data.task import CLASSIFICATION, find_task
 from fedatlas.errors import DataError, UsageError, unknown_name
 
@@ -53,7 +61,7 @@ def from_cells(
         domain=domain,
         table=table,
         preparation=preparation,
-        remarks=(_found(cells, roles, table, targets.told, owners),),
+        remarks=(_found(cells, roles, table, targets.told, owners), *_counters(cells, table)),
         task=aim,
     )
 
@@ -185,6 +193,17 @@ def _check_ids(cells: CellTable, roles: Roles, owner: torch.Tensor | None) -> No
                 row=row,
                 first=first[key],
             )
+
+
+def _counters(cells: CellTable, table: Table) -> list[str]:
+    """Return a line for each column that counts the rows."""
+    return [
+        f"{cells.name}: column {name!r} counts the rows ({low:g} to {high:g}), and is used as a measurement. If it is "
+        f"an id, leave it out: drop = [{name!r}] (in a config, data.drop)"
+        for name, kind, values in zip(table.columns, table.kinds, table.values.T, strict=True)
+        if kind == NUMBER and is_counter(values)
+        for low, high in [(values.min(), values.max())]
+    ]
 
 
 def _found(cells: CellTable, roles: Roles, table: Table, targets: str, owners: Sequence[str]) -> str:
