@@ -71,8 +71,8 @@ def trained_network(
     if bench.personal and number is None:
         some = ", ".join(sorted(bench.personal)[:3])
         raise UsageError(
-            f"{run.name} keeps parameters with each client ({some}), so each has its model. Name one with client= (on the "
-            f"command line, --client), such as {run.client_names[0]!r}.",
+            f"{run.name} keeps parameters with each client ({some}), so each has its model. Name one with client= (on "
+            f"the command line, --client), such as {run.client_names[0]!r}.",
             code="missing-option",
             option="client",
         )
