@@ -25,6 +25,7 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -37,6 +38,9 @@ from torch.nn.functional import one_hot
 from fedatlas import Atlas, Client, Federation, load_dataset
 from fedatlas.atlas import Embeddings, class_prototypes, feature_average, label_histogram, make_encoder
 from fedatlas.atlas import principal_angles as by_angles
+from fedatlas.atlas.client2vec.index import index_clients, sample_indices, train_index_network
+from fedatlas.atlas.client2vec.network import DSAIGN
+from fedatlas.atlas.client2vec.settings import IndexSettings, IndexTraining
 from fedatlas.atlas.noise import clip_rows
 from fedatlas.atlas.subspaces import leading_directions, narrowed, projection_row
 from fedatlas.data.dataset import Dataset
@@ -48,18 +52,9 @@ VICTIMS, SHADOWS = 60, 400
 """Clients, and those that the attacker makes."""
 CONCENTRATION = 0.5
 COLUMNS = ("labels", "membership", "domain", "image", "groups", "accuracy")
-Make = Callable[[Federation, Embeddings, float], Atlas]
-SOURCES: Mapping[str, tuple[Make, str]] = {
-    "label-histogram": (lambda federation, embeddings, clip: label_histogram(federation), "example"),
-    "feature-average": (lambda federation, embeddings, clip: feature_average(federation, embeddings), "client"),
-    "feature-average, clipped": (
-        lambda federation, embeddings, clip: feature_average(federation, embeddings, clip=clip),
-        "example",
-    ),
-    "class-prototypes": (lambda federation, embeddings, clip: class_prototypes(federation, embeddings), "client"),
-    "principal-angles": (lambda federation, embeddings, clip: by_angles(federation, embeddings), "client"),
-}
-"""How the vectors are made, and what their noise protects."""
+FEATURE, LABEL = "client2vec, feature", "client2vec, label"
+INDEX = IndexTraining(strategy="federated", epochs=10, settings=replace(IndexSettings(), feed_forward=64))
+"""Client2Vec's network, small enough for a CPU."""
 
 
 class World(NamedTuple):
@@ -75,6 +70,24 @@ class World(NamedTuple):
     """The positions of the attacker's."""
     small: Dataset
     """The images as groups of clients learn them."""
+    network: DSAIGN | None = None
+    """Client2Vec's, where it is asked for; whoever sees vectors of it has it too."""
+
+
+Make = Callable[[World, Federation, float], Atlas]
+SOURCES: Mapping[str, tuple[Make, str]] = {
+    "label-histogram": (lambda world, federation, clip: label_histogram(federation), "example"),
+    "feature-average": (lambda world, federation, clip: feature_average(federation, world.embeddings), "client"),
+    "feature-average, clipped": (
+        lambda world, federation, clip: feature_average(federation, world.embeddings, clip=clip),
+        "example",
+    ),
+    "class-prototypes": (lambda world, federation, clip: class_prototypes(federation, world.embeddings), "client"),
+    "principal-angles": (lambda world, federation, clip: by_angles(federation, world.embeddings), "client"),
+    FEATURE: (lambda world, federation, clip: index_half(world, federation, "feature"), "client"),
+    LABEL: (lambda world, federation, clip: index_half(world, federation, "label"), "client"),
+}
+"""How the vectors are made, and what their noise protects."""
 
 
 class Seen(NamedTuple):
@@ -94,17 +107,28 @@ def make_world(seed: int) -> World:
     order = torch.randperm(len(data), generator=generator(seed, "leakage", "halves"))
     pixels = data.inputs.flatten(1).float() / 255
     small = small_images(pixels, data.labels)
-    return World(data, embeddings, pixels, order[: len(order) // 2], order[len(order) // 2 :], small)
+    theirs, mine = order[: len(order) // 2], order[len(order) // 2 :]
+    return World(data, embeddings, pixels, theirs, mine, small)
 
 
-def draw_clients(world: World, pool: Tensor, count: int, size: int, seed: int, who: str) -> tuple[list[Tensor], Tensor]:
+def with_index(world: World, seed: int) -> World:
+    """Return the world with Client2Vec's network, trained by clients of 100 images."""
+    clients, _ = draw_clients(world.data, world.theirs, VICTIMS, max(SIZES), seed, "theirs")
+    how = replace(INDEX, seed=seed)
+    network = train_index_network(_federation(world.data, clients), world.embeddings, how, progress=False)
+    return world._replace(network=network)
+
+
+def draw_clients(
+    data: Dataset, pool: Tensor, count: int, size: int, seed: int, who: str
+) -> tuple[list[Tensor], Tensor]:
     """Return the images of clients of one domain each, domains in turn, and the domains; clients may share images."""
-    assert world.data.domain is not None
+    assert data.domain is not None
     rng = numpy_generator(seed, "leakage", who, size)
-    labels, domains = world.data.labels[pool], world.data.domain[pool]
+    labels, domains = data.labels[pool], data.domain[pool]
     clients, places = [], []
     for number in range(count):
-        place = number % len(world.data.domains)
+        place = number % len(data.domains)
         shares = torch.from_numpy(rng.dirichlet([CONCENTRATION] * 10))
         own = (domains == place).nonzero()[:, 0]
         chances = shares[labels[own]] / torch.bincount(labels[own], minlength=10)[labels[own]]
@@ -117,8 +141,14 @@ def draw_clients(world: World, pool: Tensor, count: int, size: int, seed: int, w
 
 def vectors_of(world: World, source: str, clients: Sequence[Tensor], clip: float) -> Atlas:
     """Return the atlas of some clients."""
-    members = tuple(_client(f"client-{i}", own, None) for i, own in enumerate(clients))
-    return SOURCES[source][0](Federation(data=world.data, clients=members, partition="leakage"), world.embeddings, clip)
+    return SOURCES[source][0](world, _federation(world.data, clients), clip)
+
+
+def index_half(world: World, federation: Federation, half: str) -> Atlas:
+    """Return one half of Client2Vec's index."""
+    assert world.network is not None
+    whole = index_clients(world.network, federation, world.embeddings)
+    return Atlas(names=whole.names, halves={half: whole.half(half)}, sizes=whole.sizes, domains=whole.domains)
 
 
 def alone(world: World, source: str, examples: Tensor, clip: float) -> Tensor:
@@ -135,7 +165,18 @@ def alone(world: World, source: str, examples: Tensor, clip: float) -> Tensor:
             slots = torch.zeros(len(rows), 10, rows.shape[1])
             slots[torch.arange(len(rows)), labels] = rows
             return slots.flatten(1)
+        case "client2vec, feature":
+            assert world.network is not None
+            return sample_indices(world.network, rows)
+        case "client2vec, label":
+            assert world.network is not None
+            return world.network.scaled(world.embeddings.classes.float())[labels]
     return torch.stack([projection_row(leading_directions(row[None], 1)) for row in narrowed(rows)])
+
+
+def _federation(data: Dataset, clients: Sequence[Tensor]) -> Federation:
+    members = tuple(_client(f"client-{i}", own, None) for i, own in enumerate(clients))
+    return Federation(data=data, clients=members, partition="leakage")
 
 
 def _client(name: str, own: Tensor, domain: str | None) -> Client:
@@ -255,8 +296,8 @@ def decoder(world: World, source: str, clip: float) -> Ridge:
 
 def measure(world: World, source: str, size: int, seed: int, decode: Ridge, clip: float) -> dict[str, dict[str, float]]:
     """Return all figures of a source and a size, by epsilon."""
-    mine, my_domains = draw_clients(world, world.mine, SHADOWS, size, seed, "mine")
-    theirs, their_domains = draw_clients(world, world.theirs, VICTIMS, size, seed, "theirs")
+    mine, my_domains = draw_clients(world.data, world.mine, SHADOWS, size, seed, "mine")
+    theirs, their_domains = draw_clients(world.data, world.theirs, VICTIMS, size, seed, "theirs")
     known, atlas = vectors_of(world, source, mine, clip), vectors_of(world, source, theirs, clip)
     bound = float(known.half(next(iter(known.halves))).norm(dim=1).median())
     found = {}
@@ -290,18 +331,18 @@ def worth(world: World, clients: Sequence[Tensor], domains: Tensor, groups: Tens
 
 def bounds(world: World, size: int, seed: int) -> dict[str, float]:
     """Return the accuracy with one model for all, and with the true groups."""
-    clients, domains = draw_clients(world, world.theirs, VICTIMS, size, seed, "theirs")
+    clients, domains = draw_clients(world.data, world.theirs, VICTIMS, size, seed, "theirs")
     found = {"one model": None, "the domains": domains}
     return {title: worth(world, clients, domains, groups, seed) for title, groups in found.items()}
 
 
-def table(found: Mapping[str, Mapping[str, Mapping[str, float]]], seeds: Sequence[int]) -> str:
+def table(found: Mapping[str, Mapping[str, Mapping[str, float]]], sources: Sequence[str], seeds: Sequence[int]) -> str:
     """Return the figures as a table of Markdown, means over seeds."""
     lines = [
         "| source | images | noise for | epsilon | labels (chance) | membership | domain | image | groups | accuracy |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for source, (_, protects) in SOURCES.items():
+    for source in sources:
         for size in SIZES:
             for epsilon in EPSILONS:
                 rows = [found[f"{source}/{size}/{seed}"][str(epsilon)] for seed in seeds]
@@ -310,7 +351,7 @@ def table(found: Mapping[str, Mapping[str, Mapping[str, float]]], seeds: Sequenc
                 cells += [f"{value[column]:.2f}" for column in COLUMNS[1:-1]]
                 cells.append(f"{100 * value['accuracy']:.1f}")
                 noise = "–" if epsilon == math.inf else f"{epsilon:g}"
-                lines.append(f"| {source} | {size} | {protects} | {noise} | {' | '.join(cells)} |")
+                lines.append(f"| {source} | {size} | {SOURCES[source][1]} | {noise} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -319,12 +360,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--out", type=Path, default=Path("leakage.json"))
+    parser.add_argument("--sources", default=";".join(SOURCES), help="separated by semicolons")
     given = parser.parse_args()
+    sources = given.sources.split(";")
     seeds = [int(seed) for seed in given.seeds.split(",")]
     found = json.loads(given.out.read_text()) if given.out.exists() else {}
     torch.set_num_threads(1)
     for seed in seeds:
         world = make_world(seed)
+        world = with_index(world, seed) if {FEATURE, LABEL} & {*sources} else world
         lengths = world.embeddings.examples[world.mine].float().norm(dim=1)
         clip = float(lengths.median())
         for size in SIZES:
@@ -332,7 +376,7 @@ def main() -> None:
             if key not in found:
                 found[key] = {"all": bounds(world, size, seed)}
                 print(key, json.dumps(found[key]), flush=True)
-        for source in SOURCES:
+        for source in sources:
             decode = decoder(world, source, clip)
             for size in SIZES:
                 key = f"{source}/{size}/{seed}"
@@ -340,7 +384,7 @@ def main() -> None:
                     found[key] = measure(world, source, size, seed, decode, clip)
                     print(key, json.dumps(found[key]["inf"]), flush=True)
                     given.out.write_text(json.dumps(found, indent=1))
-    print(table(found, seeds))
+    print(table(found, sources, seeds))
     for size in SIZES:
         rows = [found[f"bounds/{size}/{seed}"]["all"] for seed in seeds]
         told = (f"{title} {100 * mean(row[title] for row in rows):.1f}" for title in rows[0])

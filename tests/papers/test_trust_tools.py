@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedatlas.algorithms import fedavg, median
+from fedatlas.atlas.client2vec.network import DSAIGN
 from fedatlas.parts.types import Upload
 from papers.tools import dp, leakage, poison
 
@@ -55,11 +56,14 @@ def test_the_attacker_finds_a_linear_rule() -> None:
 
 @pytest.fixture(scope="module")
 def world() -> leakage.World:
-    return leakage.make_world(0)
+    made = leakage.make_world(0)
+    examples, classes = made.embeddings.examples, made.embeddings.classes
+    # Not trained: what is tested does not depend on it.
+    return made._replace(network=DSAIGN(examples.shape[1], classes.shape[1], leakage.INDEX.settings))
 
 
 def test_clients_of_the_leakage_table_have_one_domain_and_so_many_images(world: leakage.World) -> None:
-    clients, domains = leakage.draw_clients(world, world.theirs, 7, 5, 0, "theirs")
+    clients, domains = leakage.draw_clients(world.data, world.theirs, 7, 5, 0, "theirs")
     assert domains.tolist() == [0, 1, 2, 3, 4, 0, 1]
     assert world.data.domain is not None
     for own, domain in zip(clients, domains.tolist(), strict=True):
@@ -69,7 +73,7 @@ def test_clients_of_the_leakage_table_have_one_domain_and_so_many_images(world: 
 
 
 def test_noise_hides_a_vector_and_none_leaves_it(world: leakage.World) -> None:
-    clients, _ = leakage.draw_clients(world, world.theirs, 5, 5, 0, "theirs")
+    clients, _ = leakage.draw_clients(world.data, world.theirs, 5, 5, 0, "theirs")
     atlas = leakage.vectors_of(world, "label-histogram", clients, 1.0)
     plain = leakage.with_noise(atlas, "label-histogram", math.inf, 1.0, 0)
     assert torch.equal(plain, leakage.shares_of(world, clients))
