@@ -29,9 +29,9 @@ def main() -> None:
     print("| algorithm | ms a round | x fedavg | engine | left to a slower one |\n|---|---|---|---|---|", flush=True)
     for number, name in enumerate(["fedavg", *standalone()]):
         settings = Config.load(options.config, algorithm={"name": name}, training=training)
-        if unfit_algorithms([settings]):
-            continue
         machine = Machine(device=options.device)
+        if unfit_algorithms({Path(name): settings}, machine, resume=False):
+            continue
         with tempfile.TemporaryDirectory() as folder:
             run = train_config(settings, Path(folder) / name, machine=machine, show=False)
             timings, engine = run.timings, run.resolved["machine"]["engine"]

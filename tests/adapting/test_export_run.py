@@ -10,20 +10,15 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from typer.testing import CliRunner, Result
 
 import fedatlas
+from commands import invoke
 from fedatlas.adapting import export_run, load_personalised, read_about
-from fedatlas.cli.app import app
 from fedatlas.errors import UsageError
 from fedatlas.testing.tiny import tiny_federation
 from raising import raises
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_the_shared_model_and_a_client_s_come_back_with_the_same_outputs(tmp_path: Path) -> None:

@@ -7,25 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner, Result
 
 from claims import claim_again
+from commands import invoke
 from fedatlas.adapting.adapter import Adapter
 from fedatlas.adapting.export import load_personalised
 from fedatlas.adapting.tuning import Tuning
 from fedatlas.atlas import Atlas, feature_average, label_histogram, make_encoder
 from fedatlas.atlas.add_client import place_client
-from fedatlas.cli.app import app
 from fedatlas.data import Federation, Iid, federate, load_dataset
 from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.runs.run import Run
 from raising import raises
 
 FEW = ["--rounds", 2, "--steps", 3]
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")

@@ -4,16 +4,11 @@ import shlex
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from fedatlas.cli.app import app
+from commands import invoke
 from fedatlas.cli.demo_story import Stage, tell_of_heart
 from fedatlas.data.loading.load import EMBEDDED
 from fedatlas.runs.run import Run
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def last_accuracies(run: Run) -> dict[str, float]:

@@ -4,18 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
-from fedatlas.cli.app import app
+from commands import invoke
 from fedatlas.errors import RunFolderError
 from fedatlas.runs.run import Run
 from raising import raises
 from report.run_folders import FOUR, four_correct, write_run
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
 
 ALTERED = [
     ("resolved.json", "[]", "resolved.json holds no run's settings: it is [], not a table"),

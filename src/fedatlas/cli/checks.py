@@ -30,12 +30,17 @@ def check_atlas(path: Path) -> None:
 
 def default_folder(config: Config) -> Path:
     """Return the folder of a run where none is given."""
+    source = Path(str(config.values["data"]["source"])).stem
+    return Path("runs") / f"{source}-{run_name(config)}"
+
+
+def run_name(config: Config) -> str:
+    """Return a name for a run's folder: the algorithm's, what an atlas adds to it, and the seed."""
     values = config.values
-    source = Path(str(values["data"]["source"])).stem
     chosen = values["atlas"]
     given = chosen["file"] is not None or chosen["make"] is not None
     atlas = "-groups" if "group" in chosen["use"] else "-atlas" if given else ""
-    return Path("runs") / f"{source}-{short_name(values['algorithm']['name'])}{atlas}-{values['seed']}"
+    return f"{short_name(values['algorithm']['name'])}{atlas}-{values['seed']}"
 
 
 def short_name(algorithm: str) -> str:

@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedatlas.algorithms.registry import standalone
-from fedatlas.cli.checks import read_config, short_name
+from fedatlas.cli.checks import read_config, run_name, short_name
 from fedatlas.cli.options import (
     MACHINE,
     AlgorithmsArgument,
     AllowCodeOption,
+    AtlasOption,
     ConfigOption,
     DataFolderOption,
     DataOption,
     DeviceOption,
     EngineOption,
+    GroupsOption,
+    LevelOption,
     ModelOption,
     OverwriteOption,
     ResumeOption,
     RoundsOption,
     SetOption,
+    UseOption,
     WorkersOption,
+    atlas_sections,
     sections,
 )
 from fedatlas.cli.pages import OpenOption, publish
 from fedatlas.cli.report import print_results
 from fedatlas.cli.terminal import friendly, print_error, remark
+from fedatlas.config.config import Config
 from fedatlas.config.schema import SETTINGS
 from fedatlas.errors import TrainingError, UsageError
 from fedatlas.training.settings import Machine
+
+if TYPE_CHECKING:
+    from fedatlas.runs.run import Run
 
 ALL = "all"
 
@@ -49,6 +59,10 @@ def compare(
     seeds: Annotated[
         str, typer.Option("--seeds", help="Seeds, comma separated; of several, figures are mean ± standard deviation.")
     ] = str(SETTINGS["seed"].default),
+    atlas: AtlasOption = None,
+    use: UseOption = None,
+    groups: GroupsOption = None,
+    level: LevelOption = None,
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", help="Runs at a time, each a process: several small ones share a GPU well.")
     ] = 1,
@@ -66,58 +80,67 @@ def compare(
 ) -> None:
     """Train several algorithms on the same clients, print one table and write a report."""
     with friendly():
-        top = folder or Path("runs") / "compare"
         _check_names(algorithms, jobs)
-        # Several runs share the cores, each with one worker; their number does not change a bit.
-        machine = Machine(device=device, workers=workers if jobs == 1 else workers or 1, engine=engine)
         own = {"data": data, "data_folder": data_folder, "model": model, "rounds": rounds}
-        settings = {
-            top / f"{short_name(name)}-{seed}": read_config(
-                config,
-                set_,
-                **sections(algorithm=name, seed=seed, **own),  # type: ignore[arg-type]
-            )
+        uses = atlas_sections(atlas, use, groups, level)
+        configs = [
+            read_config(config, set_, **sections(algorithm=name, seed=seed, **own), **uses)  # type: ignore[arg-type]
             for seed in _seed_list(seeds)
             for name in (standalone() if algorithms == [ALL] else algorithms)
-        }
+        ]
+        top = folder or Path("runs") / "compare"
+        settings = {top / run_name(one): one for one in configs}
+        # Several runs share the cores, each with one worker; their number does not change a bit.
+        machine = Machine(device=device, workers=workers if jobs == 1 else workers or 1, engine=engine)
+        settings = _fitting(settings, machine, resume=resume, all_=algorithms == [ALL])
 
-        for one in settings.values():
-            one.check_code()
-            one.check()
+        from fedatlas.cli.train_config import train_config
 
-        from fedatlas.cli.train_config import check_clients, train_config, unfit_algorithms
-        from fedatlas.report.findings import keep_findings
-        from fedatlas.training.compare import train_each
-
-        for name, why in unfit_algorithms(settings.values()).items():
-            if algorithms != [ALL]:
-                raise why
-            remark(f"{name} is left out: {why}")
-            settings = {where: one for where, one in settings.items() if one.values["algorithm"]["name"] != name}
-        if not settings:
-            raise UsageError("no algorithm fits these data and this model; why is said above.", code="task-unfit")
-        first = next(iter(settings))
-        found = check_clients(settings[first], first)
         show = None if jobs == 1 else False
         play = partial(train_config, machine=machine, resume=resume, overwrite=overwrite, show=show)
-        outcomes = train_each({where: partial(play, one, where) for where, one in settings.items()}, jobs)
-        runs = [outcome for outcome in outcomes if not isinstance(outcome, TrainingError)]
-        if runs:
-            print_results(runs)
-            if found is not None and runs[0].folder == first:
-                keep_findings(found, first)
-            publish(
-                top / "report.html",
-                open_=open_,
-                title="report",
-                runs=runs,
-                diagnosis=found if runs[0].folder == first else None,
-            )
-        failures = {where: o for where, o in zip(settings, outcomes, strict=True) if isinstance(o, TrainingError)}
-        for where, failure in failures.items():
-            print_error(f"{where.name} broke:", failure)
-        if failures:
-            raise typer.Exit(1)
+        _train(settings, play, jobs, top / "report.html", open_=open_)
+
+
+def _fitting(settings: dict[Path, Config], machine: Machine, *, resume: bool, all_: bool) -> dict[Path, Config]:
+    """Return the configs by folder whose algorithm fits the data and the model; of ``all`` others are left out."""
+    for one in settings.values():
+        one.check_code()
+        one.check()
+
+    from fedatlas.cli.train_config import unfit_algorithms
+
+    unfit = unfit_algorithms(settings, machine, resume=resume)
+    for name, why in unfit.items():
+        if not all_:
+            raise why
+        remark(f"{name} is left out: {why}")
+    fit = {where: one for where, one in settings.items() if one.values["algorithm"]["name"] not in unfit}
+    if not fit:
+        raise UsageError("no algorithm fits these data and this model; why is said above.", code="task-unfit")
+    return fit
+
+
+def _train(settings: dict[Path, Config], play: Callable[..., Run], jobs: int, page: Path, *, open_: bool) -> None:
+    """Train each config in its folder, print one table, write the page and name what broke."""
+    from fedatlas.cli.train_config import check_clients
+    from fedatlas.report.findings import keep_findings
+    from fedatlas.training.compare import train_each
+
+    first = next(iter(settings))
+    found = check_clients(settings[first], first)
+    outcomes = train_each({where: partial(play, one, where) for where, one in settings.items()}, jobs)
+    runs = [outcome for outcome in outcomes if not isinstance(outcome, TrainingError)]
+    if runs:
+        print_results(runs)
+        checked = found if runs[0].folder == first else None
+        if checked is not None:
+            keep_findings(checked, first)
+        publish(page, open_=open_, title="report", runs=runs, diagnosis=checked)
+    failures = {where: o for where, o in zip(settings, outcomes, strict=True) if isinstance(o, TrainingError)}
+    for where, failure in failures.items():
+        print_error(f"{where.name} broke:", failure)
+    if failures:
+        raise typer.Exit(1)
 
 
 def _check_names(algorithms: list[str], jobs: int) -> None:

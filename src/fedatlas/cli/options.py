@@ -8,6 +8,7 @@ import typer
 
 from fedatlas.algorithms.user_function import allow_code
 from fedatlas.config.schema import SETTINGS
+from fedatlas.errors import UsageError
 from fedatlas.training.settings import Machine
 
 MACHINE = Machine()
@@ -130,3 +131,18 @@ def sections(
     }
     given = {title: {k: v for k, v in keys.items() if v is not None} for title, keys in tables.items()}
     return {title: keys for title, keys in given.items() if keys} | ({} if seed is None else {"seed": seed})
+
+
+def atlas_sections(
+    atlas: Path | None = None, use: str | None = None, groups: str | None = None, level: str | None = None
+) -> dict[str, Any]:
+    """Return the options about an atlas and its groups, as sections of a config."""
+    uses = [] if use is None else [part.strip() for part in use.split(",")]
+    if uses and atlas is None and "group" not in uses:
+        raise UsageError(
+            "--use says what an atlas is for; give it with --atlas FILE.", code="settings-conflict", got=use
+        )
+    section = {**({} if atlas is None else {"file": str(atlas)}), **({"use": uses} if uses else {})}
+    number = int(groups) if groups is not None and groups.isdecimal() else groups
+    sharing = {key: value for key, value in (("groups", number), ("level", level)) if value is not None}
+    return {**({"atlas": section} if section else {}), **({"sharing": sharing} if sharing else {})}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,12 +30,12 @@ from fedatlas.cli.options import (
     SetOption,
     UseOption,
     WorkersOption,
+    atlas_sections,
     sections,
 )
 from fedatlas.cli.pages import OpenOption, publish
 from fedatlas.cli.report import print_results
 from fedatlas.cli.terminal import friendly, print_rows, remark, say
-from fedatlas.errors import UsageError
 from fedatlas.training.settings import Machine
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def train(
         given = sections(algorithm=algorithm, data=data, data_folder=data_folder, model=model, rounds=rounds, seed=seed)
         if resume and folder is not None and config is None and (folder / "config.toml").exists():
             config = folder / "config.toml"
-        settings = read_config(config, set_, **given, **_atlas_sections(atlas, use, groups, level))
+        settings = read_config(config, set_, **given, **atlas_sections(atlas, use, groups, level))
         where = folder or default_folder(settings)
         settings.check_code()
         settings.check()
@@ -109,16 +109,3 @@ def _print_profile(run: Run) -> None:
         for row in run.profile()
     ]
     print_rows(rows, "mean over rounds, without the first")
-
-
-def _atlas_sections(atlas: Path | None, use: str | None, groups: str | None, level: str | None) -> dict[str, Any]:
-    """Return the options about an atlas and its groups, as sections of a config."""
-    uses = [] if use is None else [part.strip() for part in use.split(",")]
-    if uses and atlas is None and "group" not in uses:
-        raise UsageError(
-            "--use says what an atlas is for; give it with --atlas FILE.", code="settings-conflict", got=use
-        )
-    section = {**({} if atlas is None else {"file": str(atlas)}), **({"use": uses} if uses else {})}
-    number = int(groups) if groups is not None and groups.isdecimal() else groups
-    sharing = {key: value for key, value in (("groups", number), ("level", level)) if value is not None}
-    return {**({"atlas": section} if section else {}), **({"sharing": sharing} if sharing else {})}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import typer
 
+from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.doctor.check import check
 from fedatlas.atlas.doctor.diagnosis import Diagnosis
 from fedatlas.atlas.sources import kept_atlas, make_atlas
@@ -35,6 +36,8 @@ MOST_NAMED = 4
 """Suspects that are named on one line."""
 _last: list[tuple[Any, Federation]] = []
 """The settings that made the federation of this process's last run, and the federation."""
+_last_atlas: list[tuple[Federation, Any, Atlas]] = []
+"""The atlas that this process made last, of which federation and how."""
 
 
 def train_config(
@@ -54,10 +57,9 @@ def train_config(
     check_rounds(played, rounds, folder)
     federation = _federation(config)
     atlas = None
-    if (make := config.atlas_settings()) is not None:
-        here: dict[str, Any] = {"device": machine.device, "workers": machine.workers, "progress": show}
+    if config.atlas_settings() is not None:
         file = folder / (NEW_ATLAS if taken and overwrite else ATLAS)
-        atlas = kept_atlas(file, lambda: make_atlas(federation, **make, **here), resume=resume)
+        atlas = kept_atlas(file, lambda: _atlas(config, machine, show=show), resume=resume)
     try:
         algorithm = config.algorithm(atlas)
         if show is not False and (reason := getattr(algorithm.sharing, "reason", "")):
@@ -125,11 +127,23 @@ def _federation(config: Config) -> Federation:
     """Return a config's federation: the last run's if this one's is made alike, so that `compare` reads data once."""
     source = (config.values["data"], config.seeds().partition)
     if not _last or _last[0][0] != source:
-        _last.clear()  # before the next is made: two may not fit
+        # Before the next is made: two may not fit.
+        _last.clear()
+        _last_atlas.clear()
         _last.append((source, config.federation()))
         for line in _last[0][1].remarks:
             remark(line)
     return _last[0][1]
+
+
+def _atlas(config: Config, machine: Machine, *, show: bool | None = None) -> Atlas:
+    """Return the atlas that a config says to make: the last one if it was made alike, so that `compare` makes one."""
+    federation, how = _federation(config), (config.atlas_settings() or {}, machine.device)
+    if not _last_atlas or _last_atlas[0][0] is not federation or _last_atlas[0][1] != how:
+        _last_atlas.clear()
+        made = make_atlas(federation, **how[0], device=machine.device, workers=machine.workers, progress=show)
+        _last_atlas.append((federation, how, made))
+    return _last_atlas[0][2]
 
 
 def check_device(device: str) -> None:
@@ -149,23 +163,39 @@ def check_device(device: str) -> None:
         )
 
 
-def unfit_algorithms(settings: Iterable[Config]) -> dict[str, UsageError]:
-    """Return the algorithms that cannot train the model that they are given, and why, without training any.
+def unfit_algorithms(settings: Mapping[Path, Config], machine: Machine, *, resume: bool) -> dict[str, UsageError]:
+    """Return the algorithms that cannot train their model or take the atlas, and why, without training any.
 
-    The first config of each is looked at; one that makes an atlas is not.
+    ``settings`` are by the folder of the run. The first of each algorithm is looked at.
     """
     found: dict[str, UsageError] = {}
     seen: set[str] = set()
-    for config in settings:
+    for folder, config in settings.items():
         name = config.values["algorithm"]["name"]
-        if name in seen or config.atlas_settings() is not None:
+        if name in seen:
             continue
         seen.add(name)
-        federation = _federation(config)
-        algorithm, run = config.algorithm(), config.run_settings(federation.data)
-        try:
-            network = make_model(run.model, run.model_options, federation, algorithm, run.seeds.model)
-            Workbench(network, algorithm)
-        except UsageError as error:
-            found[name] = error
+        federation, atlas = _federation(config), None
+        if config.atlas_settings() is not None:
+            kept = folder / ATLAS
+            atlas = Atlas.load(kept) if resume and kept.exists() else _atlas(config, machine)
+        if (why := _misfit(config, federation, atlas)) is not None:
+            found[name] = why
     return found
+
+
+def _misfit(config: Config, federation: Federation, atlas: Atlas | None) -> UsageError | None:
+    """Return why an algorithm cannot take its atlas or train its model; what is wrong for every algorithm is raised."""
+    run = config.run_settings(federation.data)
+    try:
+        algorithm = config.algorithm(atlas)
+    except UsageError as error:
+        if error.code != "base-unfit":
+            raise
+        return error
+    try:
+        network = make_model(run.model, run.model_options, federation, algorithm, run.seeds.model)
+        Workbench(network, algorithm)
+    except UsageError as error:
+        return error
+    return None
