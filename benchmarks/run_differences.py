@@ -61,9 +61,11 @@ class Comparison:
                 self.differences.append(f"{where} is {new!r}, not {base!r}")
 
     def compare_tensors(self, base: dict[str, Tensor], new: dict[str, Tensor], where: str) -> None:
-        """Compare named tensors, their order included."""
-        if list(base) != list(new):
-            self.differences.append(f"{where} holds the tensors {', '.join(new)}, not {', '.join(base)}")
+        """Compare named tensors, their order included; new ones are noted."""
+        kept = [name for name in new if name in base]
+        if list(base) != kept:
+            self.differences.append(f"{where} holds the tensors {', '.join(kept)}, not {', '.join(base)}")
+        self.gained |= {f"{where}: {name}" for name in new if name not in base}
         for name in base.keys() & new.keys():
             self.num_tensors += 1
             (old_type, old_shape, old_bytes), (new_type, new_shape, new_bytes) = base[name], new[name]
@@ -80,7 +82,11 @@ def compare_folders(base: Path, new: Path) -> Comparison:
     result = Comparison()
     ours, theirs = _contents(new), _contents(base)
     result.differences += [f"{name} is missing" for name in theirs if name not in ours]
-    result.gained |= ours.keys() - theirs.keys()
+    known = {str(Path(name).parent) for name in theirs}
+    for name in ours.keys() - theirs.keys():
+        # Of a folder that only the new version writes, such as a run of a new algorithm, the folder says enough.
+        folders = [str(folder) for folder in Path(name).parents if str(folder) not in known and str(folder) != "."]
+        result.gained.add(f"{folders[-1]}/" if folders else name)
     for name in (name for name in theirs if name in ours):
         _reader(name)(result, base / name, new / name, name)
     return result
