@@ -112,6 +112,24 @@ def test_a_new_field_is_listed_and_is_no_difference(two_runs: tuple[Path, Path])
     assert (found.differences, found.gained) == ([], {"run/rounds.jsonl[].f1"})
 
 
+def test_new_tensors_and_new_runs_are_listed_and_are_no_difference(two_runs: tuple[Path, Path]) -> None:
+    """Of a run of a new algorithm the folder says enough."""
+    words = {"words": '{"names": ["a", "b"]}'}
+    save_file({"feature": torch.eye(2), "lengths": torch.ones(3)}, two_runs[1] / "atlas.safetensors", words)
+    shutil.copytree(two_runs[1] / "run", two_runs[1] / "krum-0")
+    found = compare_folders(*two_runs)
+    assert (found.differences, found.gained) == ([], {"atlas.safetensors: lengths", "krum-0/"})
+
+
+def test_a_wanted_change_excuses_its_difference_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    same_bits = importlib.import_module("same_bits")
+    wanted = same_bits.Wanted(r".*/portraits\.npz differs", "HEAD", "other pictures")
+    lines = ["fedavg-0/portraits.npz differs", "fedavg-0/portraits.npz is missing", "atlas.safetensors: a differs"]
+    assert same_bits.set_apart(lines, [wanted]) == (lines[1:], {"other pictures": 1})
+    assert not wanted.is_expected("HEAD")
+
+
 @pytest.mark.slow
 def test_a_version_has_the_same_bits_as_itself() -> None:
     script = str(ROOT / "benchmarks" / "same_bits.py")
