@@ -243,7 +243,7 @@ def test_a_runs_embeddings_are_mapped_from_the_command_line(folder: Path, tmp_pa
     assert result.exit_code == 0, result.output
     assert Atlas.load(tmp_path / "own.safetensors").half().shape == (4, 32)
     assert (tmp_path / "own.html").exists()
-    assert "keeps of its own" in result.output
+    assert "the parameters that it keeps in the run" in result.output
     result = invoke("map", "--run", folder / "fedpce", "--data", "digits", "--to", tmp_path / "own.safetensors")
     assert result.exit_code == 2
     assert "leave out --data, or --run" in " ".join(result.output.split())

@@ -149,20 +149,10 @@ def node(
         need_flower()
         from fedatlas.cli.train_config import check_device
         from fedatlas.data.loading.catalogue import DATASETS
-        from fedatlas.flower.deploy.launch import environment, speaks_tls, supernode_command
+        from fedatlas.flower.deploy.launch import environment, supernode_command
 
         check_device(device)
-        if not insecure and (authority is None or key is None):
-            raise UsageError(
-                "give --authority ca.pem and --key NAME.key, or --insecure for a trial without either.",
-                code="missing-option",
-                option="--authority",
-            )
-        if insecure and speaks_tls(superlink):
-            raise UsageError(
-                f"{superlink} speaks TLS and lets in no node without it; leave out --insecure.",
-                code="settings-conflict",
-            )
+        _check_connection(superlink, authority, key, insecure=insecure)
         for path in (authority, key, copies_key):
             if path is not None and not path.exists():
                 raise UsageError(f"there is no {path}.", code="file-missing", path=path)
@@ -189,6 +179,23 @@ def node(
             insecure=insecure,
         )
         _become(command, environment(state.resolve() / "flwr"))
+
+
+def _check_connection(superlink: str, authority: Path | None, key: Path | None, *, insecure: bool) -> None:
+    """Raise UsageError if a node has no keys for its server, or would go without where the server has TLS."""
+    from fedatlas.flower.deploy.launch import speaks_tls
+
+    if not insecure and (authority is None or key is None):
+        raise UsageError(
+            "give --authority ca.pem and --key NAME.key, or --insecure for a trial without either.",
+            code="missing-option",
+            option="--authority",
+        )
+    if insecure and speaks_tls(superlink):
+        raise UsageError(
+            f"{superlink} speaks TLS and lets in no node without it; leave out --insecure.",
+            code="settings-conflict",
+        )
 
 
 @app.command()

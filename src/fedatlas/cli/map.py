@@ -24,6 +24,7 @@ from fedatlas.cli.options import (
 )
 from fedatlas.cli.pages import OpenOption, ShareOption, publish, written_options
 from fedatlas.cli.terminal import check_file, friendly, print_lines, remark, say
+from fedatlas.config.config import Config
 from fedatlas.config.schema import SETTINGS
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.runs.schema import check_run
@@ -87,43 +88,50 @@ def map_(
         others = {"--config": config, "--set": set_, "--data": data, "--data-folder": data_folder, "--seed": seed}
         if run is not None:
             _check_alone(run, [name for name, value in others.items() if value is not None])
+            atlas, left, about = _of_run(run)
         else:
             settings = read_config(config, set_, **sections(data=data, data_folder=data_folder, seed=seed))
             settings.check()
-
-        from fedatlas.atlas.from_run import run_atlas
-        from fedatlas.atlas.sources import atlas_disclosures, make_atlas
-        from fedatlas.cli.train_config import check_device
-        from fedatlas.parts.disclosure import words
-        from fedatlas.runs.run import Run
-
-        check_device(device)
-        if run is not None:
-            about: dict[str, Any] = {"runs": (Run(run),)}
-            atlas = run_atlas(Run(run))
-            left = "the client's vector: what it keeps of its own in the run, which stays home otherwise"
-        else:
-            left = "; ".join(words(atlas_disclosures(source, strategy)))
-            federation = settings.federation()
-            given = written_options(others) or f"--data {shlex.quote(federation.name)}"
-            about = {"federation": federation, "given": given, "config": settings.to_toml()}
-            for line in federation.remarks:
-                remark(line)
-            atlas = make_atlas(
-                federation,
+            how = AtlasSettings(
                 source=source,
                 encoder=encoder,
                 encoder_options=chosen or None,
                 strategy=strategy,
                 epochs=epochs,
                 seed=settings.seeds().model,
-                device=device,
-                workers=workers,
             )
+            atlas, left, about = _of_data(settings, how, device, workers)
+            about["given"] = written_options(others) or f"--data {shlex.quote(about['federation'].name)}"
         atlas.save(to)
         _print_neighbours(atlas)
         say(f"what left each client: {left}\natlas: {to}")
         publish(to.with_suffix(".html"), open_=open_, share=share, atlas=atlas, **about)
+
+
+def _of_run(run: Path) -> tuple[Atlas, str, dict[str, Any]]:
+    """Return the atlas of what clients keep in a run, what left each of them, and what the page is about."""
+    from fedatlas.atlas.from_run import run_atlas
+    from fedatlas.runs.run import Run
+
+    left = "the client's vector: the parameters that it keeps in the run and that otherwise stay with it"
+    return run_atlas(Run(run)), left, {"runs": (Run(run),)}
+
+
+def _of_data(
+    settings: Config, how: AtlasSettings, device: str, workers: int | None
+) -> tuple[Atlas, str, dict[str, Any]]:
+    """Return the atlas of a config's clients, what left each of them, and what the page is about."""
+    from fedatlas.atlas.sources import atlas_disclosures, make_atlas
+    from fedatlas.cli.train_config import check_device
+    from fedatlas.parts.disclosure import words
+
+    check_device(device)
+    left = "; ".join(words(atlas_disclosures(how.source, how.strategy)))
+    federation = settings.federation()
+    for line in federation.remarks:
+        remark(line)
+    atlas = make_atlas(federation, how, device=device, workers=workers)
+    return atlas, left, {"federation": federation, "config": settings.to_toml()}
 
 
 def _encoder_options(encoder: str, path: Path | None) -> dict[str, Path]:

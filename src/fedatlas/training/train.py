@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -107,32 +108,12 @@ def train_run(
     network = make_model(model, options, federation, algorithm, seeds.model, try_on=device)
     warn_of_idle_clients(network, federation, settings.batch_size)
     resolved = resolve(federation, algorithm, network, settings)
-    with Simulator(
-        algorithm,
-        network,
-        federation,
-        work=settings.work,
-        seed=seeds.batches,
-        metrics=settings.metrics,
-        intervals=settings.intervals,
-        device=device,
-        workers=settings.workers,
-        engine=settings.engine,
-        profile=settings.profile,
-    ) as simulator:
+    with _simulator(algorithm, network, federation, settings) as simulator:
         resolved |= {"machine": machine(device, simulator.workers, simulator.engine), "versions": versions()}
         writer = RunWriter(kept.folder, resolved, config=kept.config, resume=kept.resume, overwrite=kept.overwrite)
-        task = federation.data.task
-        main = always(task)[0]
-        followers.expect(
-            lambda round: Beginning(
-                folder=kept.folder,
-                resolved=resolved,
-                round=round,
-                metric=main.name,
-                higher_is_better=main.higher_is_better,
-            )
-        )
+        main = always(federation.data.task)[0]
+        begin = partial(Beginning, folder=kept.folder, resolved=resolved)
+        followers.expect(lambda n: begin(round=n, metric=main.name, higher_is_better=main.higher_is_better))
         try:
             with repeatable(device):
                 TrainingLoop(
@@ -148,6 +129,22 @@ def train_run(
         finally:
             writer.close()
     return Run(kept.folder)
+
+
+def _simulator(algorithm: Algorithm, network: nn.Module, federation: Federation, settings: Settings) -> Simulator:
+    return Simulator(
+        algorithm,
+        network,
+        federation,
+        work=settings.work,
+        seed=settings.seeds.batches,
+        metrics=settings.metrics,
+        intervals=settings.intervals,
+        device=torch.device(settings.device),
+        workers=settings.workers,
+        engine=settings.engine,
+        profile=settings.profile,
+    )
 
 
 def _ending(followers: Followers, stop: Callable[[Round], bool] | None) -> Callable[[Round], bool] | None:

@@ -187,22 +187,28 @@ def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Te
             got=values.shape,
             what="labels",
         )
-    if values.dtype.kind in "US":
-        texts = values.astype(str)
-        if classes is None:
-            _check_no_empty(name, "label", texts)
-        known = tuple(classes) if classes is not None else tuple(np.unique(texts).tolist())
-        place = {label: i for i, label in enumerate(known)}
-        strange = next((str(label) for label in texts if label not in place), None)
-        if strange is not None:
-            raise DataError(
-                f"{name}: label {strange!r} is not among the classes {known}. Add it to classes=.",
-                code="names-unfit",
-                what="labels",
-                got=strange,
-                known=known,
-            )
-        return torch.tensor([place[label] for label in texts], dtype=torch.int64), known
+    return _named_labels(name, values, classes) if values.dtype.kind in "US" else _numbers(name, values, classes)
+
+
+def _named_labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+    texts = values.astype(str)
+    if classes is None:
+        _check_no_empty(name, "label", texts)
+    known = tuple(classes) if classes is not None else tuple(np.unique(texts).tolist())
+    place = {label: i for i, label in enumerate(known)}
+    strange = next((str(label) for label in texts if label not in place), None)
+    if strange is not None:
+        raise DataError(
+            f"{name}: label {strange!r} is not among the classes {known}. Add it to classes=.",
+            code="names-unfit",
+            what="labels",
+            got=strange,
+            known=known,
+        )
+    return torch.tensor([place[label] for label in texts], dtype=torch.int64), known
+
+
+def _numbers(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
     if values.dtype.kind not in "uibf":
         raise DataError(
             f"{name}: labels must be whole numbers or names, got {values.dtype}. Convert them.",

@@ -51,6 +51,33 @@ def from_image_folder(
             code="task-unfit",
             got=aim.name,
         )
+    found = _find_pictures(folder)
+    nested = any(outer for outer, _, _ in found)
+    is_split = _is_split(folder, {outer for outer, _, _ in found})
+    full = {file.parent for _, _, file in found}
+    _warn_empty(folder, full, deep=nested)
+    _warn_others(folder, full)
+    masks = None
+    if not aim.has_classes:
+        found, masks = paired(folder, found)
+    outer_names = [outer for outer, _, _ in found]
+    pictures = cached_pictures(folder, [file for _, _, file in found], Pictures(shape))
+    targets: Any = [inner for _, inner, _ in found]
+    if masks is not None:
+        targets = cached_pictures(folder, masks, Masks(shape))
+    return from_arrays(
+        pictures,
+        targets,
+        name=name or folder.resolve().name,
+        kind="image" if pictures.dtype == np.uint8 else "array",
+        task=task,
+        domain=outer_names if nested and not is_split else None,
+        is_test=[outer == "test" for outer in outer_names] if is_split else None,
+    )
+
+
+def _find_pictures(folder: Path) -> list[tuple[str, str, Path]]:
+    """Return outer folder, inner folder and file of each picture; where there are no outer folders, that is empty."""
     files = [("", inner.name, file) for inner in _folders(folder) for file in _pictures(inner)]
     nested = [
         (outer.name, inner.name, file)
@@ -65,8 +92,7 @@ def from_image_folder(
             code="content-unfit",
             path=str(folder),
         )
-    found = files or nested
-    if not found:
+    if not files and not nested:
         stray = next((file for file in sorted(folder.rglob("*")) if file.suffix.lower() in PICTURE_ENDINGS), None)
         raise DataError(
             f"{folder}: no pictures ({', '.join(PICTURE_ENDINGS)}) in path/class/ or path/domain/class/"
@@ -74,28 +100,7 @@ def from_image_folder(
             code="data-empty",
             path=str(folder),
         )
-    outer_names = [outer for outer, _, _ in found]
-    is_split = _is_split(folder, set(outer_names))
-    full = {file.parent for _, _, file in found}
-    _warn_empty(folder, full, deep=bool(nested))
-    _warn_others(folder, full)
-    masks = None
-    if not aim.has_classes:
-        found, masks = paired(folder, found)
-        outer_names = [outer for outer, _, _ in found]
-    pictures = cached_pictures(folder, [file for _, _, file in found], Pictures(shape))
-    targets: Any = [inner for _, inner, _ in found]
-    if masks is not None:
-        targets = cached_pictures(folder, masks, Masks(shape))
-    return from_arrays(
-        pictures,
-        targets,
-        name=name or folder.resolve().name,
-        kind="image" if pictures.dtype == np.uint8 else "array",
-        task=task,
-        domain=outer_names if nested and not is_split else None,
-        is_test=[outer == "test" for outer in outer_names] if is_split else None,
-    )
+    return files or nested
 
 
 def _size(size: Any) -> tuple[int, int] | None:

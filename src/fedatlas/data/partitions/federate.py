@@ -62,35 +62,15 @@ def federate(
     partition = usual_partition(data, own=own) if partition is None else partition
     _check_partition(partition)
     _check_test(test, test_fraction)
-    rng = numpy_generator(seed, "partition")
-    if test == "client":
-        shares = partition.assign(data, rng)
-        clients = [_split_inside(share, test_fraction, seed, i) for i, share in enumerate(shares)]
-    else:
-        is_test = _test_split(data, test_fraction, seed)
-        training = np.flatnonzero(~is_test)
-        shares = [_moved(share, training) for share in partition.assign(_take(data, training), rng)]
-        clients = [_tested_outside(data, share, is_test, test) for share in shares]
-    clients = [replace(client, domain=client.domain or _only_domain(data, client)) for client in clients]
-    if any(share.shift is not None for share in shares):
-        data, clients = _shifted(data, clients, [share.shift for share in shares])
+    data, clients = _shared_out(data, partition, test, test_fraction, seed)
     if isinstance(partition, NaturalId) and data.domain is not None:
         _warn_mixed(data, clients)
-    if leave_out:
-        gone = _named(clients, [leave_out] if isinstance(leave_out, str) else leave_out, "leave_out")
-        clients = [client for i, client in enumerate(clients) if i not in gone]
-    if isinstance(held_out, int | float):
-        chosen = _choose_held_out(clients, held_out, seed)
-    else:
-        chosen = _named(clients, [held_out] if isinstance(held_out, str) else held_out, "held_out")
     rule = _rule(partition)
-    apart = f"{held_out:g}" if isinstance(held_out, int | float) else repr(held_out)
-    if leave_out:
-        apart = f"{apart} (left out: {leave_out!r})"
+    apart = _apart(held_out, leave_out)
     origin = Origin(data=data.name, rule=rule, seed=seed, test=test, test_fraction=test_fraction, held_out=apart)
     federation = Federation(
         data=data,
-        clients=tuple(replace(client, held_out=i in chosen) for i, client in enumerate(clients)),
+        clients=_set_apart(clients, held_out, leave_out, seed),
         partition=_line(origin),
         # The text of a custom object holds its address in memory, which changes each time.
         origin=replace(origin, rule=None) if " at 0x" in rule else origin,
@@ -122,6 +102,45 @@ def _check_test(test: str, test_fraction: float) -> None:
             got=test_fraction,
             setting="test_fraction",
         )
+
+
+def _shared_out(
+    data: Dataset, partition: Partition, test: str, test_fraction: float, seed: int
+) -> tuple[Dataset, list[Client]]:
+    """Return the clients with their training and test examples, and the data, which a partition may shift."""
+    rng = numpy_generator(seed, "partition")
+    if test == "client":
+        shares = partition.assign(data, rng)
+        clients = [_split_inside(share, test_fraction, seed, i) for i, share in enumerate(shares)]
+    else:
+        is_test = _test_split(data, test_fraction, seed)
+        training = np.flatnonzero(~is_test)
+        shares = [_moved(share, training) for share in partition.assign(_take(data, training), rng)]
+        clients = [_tested_outside(data, share, is_test, test) for share in shares]
+    clients = [replace(client, domain=client.domain or _only_domain(data, client)) for client in clients]
+    if any(share.shift is not None for share in shares):
+        return _shifted(data, clients, [share.shift for share in shares])
+    return data, clients
+
+
+def _set_apart(
+    clients: list[Client], held_out: HeldOut, leave_out: str | Sequence[str], seed: int
+) -> tuple[Client, ...]:
+    """Return the clients without those that are left out, and with those that never train marked."""
+    if leave_out:
+        gone = _named(clients, [leave_out] if isinstance(leave_out, str) else leave_out, "leave_out")
+        clients = [client for i, client in enumerate(clients) if i not in gone]
+    if isinstance(held_out, int | float):
+        chosen = _choose_held_out(clients, held_out, seed)
+    else:
+        chosen = _named(clients, [held_out] if isinstance(held_out, str) else held_out, "held_out")
+    return tuple(replace(client, held_out=i in chosen) for i, client in enumerate(clients))
+
+
+def _apart(held_out: HeldOut, leave_out: str | Sequence[str]) -> str:
+    """Return in words which clients do not train, and which take no part."""
+    held = f"{held_out:g}" if isinstance(held_out, int | float) else repr(held_out)
+    return f"{held} (left out: {leave_out!r})" if leave_out else held
 
 
 def _rule(partition: Partition) -> str:
