@@ -6,7 +6,7 @@ import torch
 from atlas.pairings import by_hand
 from fedatlas.atlas.doctor.examination import Examination, examine
 from fedatlas.atlas.doctor.inverted import Inversion, find_inverted
-from fedatlas.atlas.doctor.noisy import evidence_of, fit_noise, foreign_shares, is_judged
+from fedatlas.atlas.doctor.noisy import evidence_of, find_noisy, fit_noise, foreign_shares, is_judged
 from fedatlas.atlas.doctor.reference import expected_counts, pairings
 from fedatlas.atlas.doctor.swapped import SURE, renaming_of
 from fedatlas.atlas.summary import Summary, summarise
@@ -119,6 +119,54 @@ def test_a_class_may_be_called_by_a_name_that_the_client_lacks() -> None:
     assert renaming_of(replace(pairing, own=own), tests=1).classes == ((3, 4),)
 
 
+def test_a_name_that_the_client_lacks_is_judged_by_three_others_or_cannot_be_told() -> None:
+    """It calls by 3 what the others call 4, and lacks 4: z = 99.99 / sqrt(11.0023), and nothing is left.
+
+    With the class 4 at the place of 3 it is a ring, and any group can tell.
+    """
+    places = [0.0, 10.0, 20.0, 30.0, 40.0]
+    whole = by_hand([*places[:3], 40.0, 0.0], places, among=True)
+    open_ended = replace(whole, own=replace(whole.own, counts=torch.tensor([10, 10, 10, 10, 0])))
+    few = renaming_of(open_ended, tests=1)
+    assert (few.sure, few.untold) == (False, True)
+    assert few.along == pytest.approx(99.99 / 11.0023**0.5)
+    three = replace(open_ended, other=replace(whole.other, cells=3 * torch.ones(5).double()))
+    assert renaming_of(three, tests=1).sure
+    rare = renaming_of(three, tests=1, rare=True)
+    assert (rare.sure, rare.untold) == (False, True)
+    ring = renaming_of(by_hand([*places[:3], 40.0, 30.0], places, among=True), tests=1, rare=True)
+    assert (ring.sure, ring.untold) == (True, False)
+
+
+def test_noise_at_a_rare_client_takes_two_signs_that_are_far_rarer() -> None:
+    """Classes at 0 and 4, the client's at 1.6 and 2.4, as 40 % noise puts them.
+
+    z_s = 2 x 10 (0.4 x 1.6 - 0.001) / sqrt(1.5 x 2 x 1.7623) = 5.6. The scatter is 12 or 30 for 9 expected:
+    z_d = 2 x 3 / sqrt(44) = 0.9, or 2 x 21 / sqrt(44) = 6.3. An alarm of 0.02 / 400 is 3.9.
+    """
+    one, both = (by_hand([1.6, 2.4], [0.0, 4.0], inside=inside) for inside in (12.0, 30.0))
+    among = replace(one, among=True)
+    assert find_noisy([(among, 0.0)], tests=1).noisy.keys() == {0}
+    for pairing, rare in ((among, {0}), (one, ())):
+        found = find_noisy([(pairing, 0.0)], tests=1, rare=rare)
+        assert (found.noisy.keys(), found.untold.keys()) == (set(), {0})
+    assert find_noisy([(both, 0.0)], tests=1, rare={0}).noisy[0].share == pytest.approx(0.4)
+
+
+def test_a_client_without_a_deviation_to_explain_is_not_acquitted() -> None:
+    """Two examples that it calls the last lie at the first, and the others a little farther out than they should.
+
+    Noise that explains the last puts the others farther from where they are: it explains less than nothing of these.
+    No other names are looked at, so they explain nothing, and do not speak against noise.
+    """
+    whole = by_hand([-0.3, 4.0, 0.0], [0.0, 4.0, 8.0], inside=60.0, among=True)
+    own = replace(whole.own, counts=torch.tensor([50, 48, 2]), variances=torch.tensor([0.02, 0.02, 0.5]).double())
+    pairing = replace(whole, own=own)
+    assert fit_noise(pairing).explained < -0.3
+    assert find_noisy([(pairing, 0.0)], tests=1).noisy.keys() == {0}
+    assert not find_noisy([(pairing, 0.31)], tests=1).noisy, "these names explain more"
+
+
 def _two_classes(*ways: float) -> Summary:
     """Return clients with 100 examples of variance 1 of both classes, the means so far apart, in one direction."""
     count = len(ways)
@@ -195,6 +243,40 @@ def test_a_wrong_label_is_not_another_input() -> None:
     assert _named(found) == {"client-3": "labels-noisy"}
     assert not found.inputs.found
     assert len({*found.groups}) <= 2
+
+
+def test_a_small_client_that_looks_noisy_is_different_and_not_wrong() -> None:
+    """A tenth of its labels is wrong: of 120 examples, as others have, that is noisy, and of 25 it cannot be told.
+
+    A sixth is told even so.
+    """
+    whole, embeddings = gaussian(["plain"] * 12, examples=120)
+    rows, labels = ([table[client.train] for client in whole] for table in (embeddings.examples, whole.data.labels))
+
+    def examined(size: int, every: int) -> Examination:
+        own = labels[0][:size].clone()
+        own[::every] = (own[::every] + 1) % CLASSES
+        spoilt, encoded = federation([rows[0][:size], *rows[1:]], [own, *labels[1:]])
+        return examine(summarise(spoilt, encoded.examples), [client.name for client in spoilt], spoilt.data.classes)
+
+    assert _named(examined(120, 10)) == _named(examined(25, 6)) == {"client-0": "labels-noisy"}
+    small = examined(25, 10)
+    assert _named(small) == {}
+    (own,) = small.different
+    assert (own.client, own.kind) == ("client-0", "labels-untold")
+    assert own.reason.startswith("few examples")
+    assert own.reason.endswith("this cannot be told")
+
+
+def test_what_cannot_be_told_apart_is_said() -> None:
+    """Three clients lack classes, and one is unlike all others."""
+    found = _examined(["plain"] * 10 + ["few"] * 3 + ["shifted"])
+    assert found.remarks == (
+        "Other names for classes, at a client that has other inputs.",
+        "Noisy labels at a client that is unlike all others.",
+        "Swapped names of classes that a client lacks.",
+    )
+    assert _examined(["plain"] * 10).remarks == ()
 
 
 def test_half_of_the_clients_with_other_names_are_groups_and_not_suspects() -> None:

@@ -30,7 +30,7 @@ class Examination(NamedTuple):
     suspects: tuple[Suspect, ...]
     """Clients with wrong labels."""
     different: tuple[Suspect, ...]
-    """Clients unlike all others, whose labels agree as far as can be told."""
+    """Clients unlike all others, and rare ones of which it cannot be told whether their labels are wrong."""
     remarks: tuple[str, ...]
     """What cannot be told apart."""
 
@@ -50,7 +50,7 @@ def examine(summary: Summary | None, names: Sequence[str], classes: Sequence[str
         labelling=_labelling(verdict.labelling, labels, len(classes)),
         groups=tuple(groups.tolist()),
         suspects=tuple(labels.suspects[i] for i in sorted(labels.suspects)),
-        different=lone,
+        different=(*(labels.untold[i] for i in sorted(labels.untold)), *lone),
         remarks=(*labels.remarks, *_remarks(verdict, lone, lacking=bool((summary.counts < LEAST).any()))),
     )
 

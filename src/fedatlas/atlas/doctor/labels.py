@@ -11,6 +11,7 @@ from torch import Tensor
 from fedatlas.atlas.doctor.inverted import find_inverted
 from fedatlas.atlas.doctor.noisy import ALARMS, CAUTION, FEW_CLASSES, Fit, find_noisy
 from fedatlas.atlas.doctor.reference import pairings
+from fedatlas.atlas.doctor.sizes import rare_clients
 from fedatlas.atlas.doctor.suspect import Suspect
 from fedatlas.atlas.doctor.swapped import Renaming, renaming_of
 from fedatlas.atlas.summary import Summary
@@ -19,6 +20,7 @@ from fedatlas.seeds import repeatable
 FEWEST_NAMED = 2
 """Others that a client's own group must have to judge its names; a third tells which of two is odd."""
 SWAPPED, INVERTED, NOISY = "labels-swapped", "labels-inverted", "labels-noisy"
+UNTOLD = "labels-untold"
 
 
 class LabelFindings(NamedTuple):
@@ -26,6 +28,8 @@ class LabelFindings(NamedTuple):
 
     suspects: dict[int, Suspect]
     """By position."""
+    untold: dict[int, Suspect]
+    """By position: rare clients whose labels look wrong, of which that cannot be told."""
     renamed: int
     """The most classes that one of them names differently; 0 if none does."""
     remarks: tuple[str, ...]
@@ -38,21 +42,26 @@ def find_wrong_labels(summary: Summary, groups: Tensor, names: Sequence[str], cl
     with repeatable(torch.device("cpu")):
         first = _accuse(summary, groups, set(inversion.inverted), CAUTION)
         # Once more, as wrong labels in a reference hide others.
-        found = _accuse(summary, groups, {*inversion.inverted, *first.swapped, *first.noisy})
+        found = _accuse(summary, groups, {*inversion.inverted, *first.swapped, *first.noisy, *first.maybe_noisy})
     suspects = {i: _inverted(names[i], z, classes) for i, z in inversion.inverted.items()}
     suspects |= {i: _swapped(names[i], own, classes) for i, own in found.swapped.items()}
     suspects |= {i: _noisy(names[i], fit, found.among[i]) for i, fit in found.noisy.items() if i not in suspects}
+    rare = rare_clients(summary.counts)
+    untold = {i: _maybe_noisy(names[i], fit, rare.get(i)) for i, fit in found.maybe_noisy.items()}
+    untold |= {i: _maybe_swapped(names[i], own, classes) for i, own in found.maybe_swapped.items()}
     remarks: tuple[str, ...] = ()
     if inversion.disagree is not None:
         one, other = (", ".join(names[i] for i in side) for side in inversion.disagree)
         remarks = (f"These disagree about which class is which: {one} against {other}. Who is wrong cannot be told.",)
     most = max([2 * bool(inversion.inverted), *(len(own.classes) for own in found.swapped.values())])
-    return LabelFindings(suspects, most, remarks)
+    return LabelFindings(suspects, {i: own for i, own in untold.items() if i not in suspects}, most, remarks)
 
 
 class _Accused(NamedTuple):
     swapped: dict[int, Renaming]
     noisy: dict[int, Fit]
+    maybe_swapped: dict[int, Renaming]
+    maybe_noisy: dict[int, Fit]
     among: dict[int, bool]
     """Of every client that was compared: whether it was with its own group."""
 
@@ -63,15 +72,17 @@ def _accuse(summary: Summary, groups: Tensor, known: Collection[int], alarms: fl
     # Of two classes all that a renaming can be is an inversion, which has its own test.
     several = summary.counts.shape[1] > 2
     named = pairings(summary, groups, known, FEWEST_NAMED) if several else ()
-    renamings = {pairing.client: renaming_of(pairing, len(summary)) for pairing in named}
+    rare = rare_clients(summary.counts)
+    renamings = {own.client: renaming_of(own, len(summary), rare=own.client in rare) for own in named}
     swapped = {i: own for i, own in renamings.items() if own.sure}
     enough = min(FEW_CLASSES, summary.counts.shape[1])
     certain = {i for i, own in swapped.items() if not own.alone}
     judged = [own for own in pairs if own.client not in certain and len(own.seen) >= enough]
     others = [(pairing, _rho(renamings.get(pairing.client))) for pairing in judged]
-    noisy = find_noisy(others, len(summary), known, alarms)
+    noisy, maybe_noisy = find_noisy(others, len(summary), known, alarms, rare)
     swapped = {i: own for i, own in swapped.items() if i not in noisy}
-    return _Accused(swapped, noisy, {pairing.client: pairing.among for pairing in pairs})
+    maybe_swapped = {i: own for i, own in renamings.items() if own.untold and i not in noisy}
+    return _Accused(swapped, noisy, maybe_swapped, maybe_noisy, {pairing.client: pairing.among for pairing in pairs})
 
 
 def _rho(renaming: Renaming | None) -> float:
@@ -113,4 +124,28 @@ def _noisy(name: str, fit: Fit, among: bool) -> Suspect:
         f"than those of {whom}",
         f"a sample of examples at {name}, labelled once more by another person",
         f"about {100 * fit.share:.0f} % of your labels look random, spread over all classes",
+    )
+
+
+def _maybe_noisy(name: str, fit: Fit, rare: str | None) -> Suspect:
+    why = "only another group can judge it" if rare is None else rare
+    return Suspect(
+        name,
+        UNTOLD,
+        f"{why}: about {100 * fit.share:.0f} % of its labels may be random, this cannot be told",
+        f"a sample of examples at {name}",
+        f"{why.replace('judge it', 'judge you')}: some of your labels may be random, this cannot be told",
+    )
+
+
+def _maybe_swapped(name: str, renaming: Renaming, classes: Sequence[str]) -> Suspect:
+    said = ", ".join(f"its {classes[k]!r} is like the others' {classes[m]!r}" for k, m in renaming.classes[:3])
+    own = ", ".join(repr(classes[k]) for k, _ in renaming.classes[:3])
+    return Suspect(
+        name,
+        UNTOLD,
+        f"{said}{', ...' if len(renaming.classes) > 3 else ''}: whether names are swapped cannot be told, as it lacks "
+        "some of these classes",
+        f"examples of the classes {own} at {name}",
+        f"your classes {own} look like other classes of the others; you lack some, so it cannot be told",
     )

@@ -13,11 +13,13 @@ clients of another kind have it too. e is the best fit to the means. A class of 
 too: under label skew most wrong labels go to classes that it hardly has. The true shares of its classes are taken from
 its labels and, as far as clients' shares are alike, from all clients'.
 
-A client is accused if (z_s + z_d) / sd, about sqrt(3), is an alarm, z_s > 1.64, e is at least 0.04, and the noise
-explains what is seen: after the fit z < 4, or 60 % of the deviation is gone; both, against another group than its own.
-The alarm must be a rarer one if e < 0.08, if the reference has fewer than six clients or if fewer than five classes are
-compared. A reference that knows few of its classes well cannot judge. A permutation of the names that explains clearly
-more acquits it of noise.
+A client is accused if (z_s + z_d) / sd, about sqrt(3), is an alarm, z_s > 1.64, z_d > 0, e is at least 0.04, and the
+noise explains what is seen: after the fit z < 4, or half of the deviation is gone; against another group than its own
+half must be gone, and z < 8. The alarm must be a rarer one if e < 0.08, if the reference has fewer than six clients or
+if fewer than five classes are compared. Of a client that is rare in its federation, or that only another group can
+judge, z_s and z_d must each be an alarm that is 400 times rarer; otherwise whether its labels are noisy cannot be told.
+A reference that knows few of its classes well cannot judge. A permutation of the names that explains clearly more
+acquits it of noise.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ LEAST_NOISE, LIGHT, FEW_OTHERS, FEW_COMPARED, SURER = 0.04, 0.08, 6, 5, 20
 so it takes an alarm so many times rarer."""
 KNOWN, FEW_CLASSES = 15, 4
 """Examples of a class with which a reference knows it, and classes that it must know; of fewer classes, all."""
-UNEXPLAINED, EXPLAINED, BETTER = 4.0, 0.6, 0.3
+UNEXPLAINED, EXPLAINED, BETTER = 4.0, 0.5, 0.3
 GRID = [i / 50 for i in range(36)]
 PRIOR, WIDER, FAR = 6, 1.5, 4.0
 """So many clients are taken to have so much more variance than expected before any is seen; one farther out than two
@@ -120,9 +122,21 @@ def _model(pairing: Pairing, noise: float) -> _Model:
     return _Model(share, middle - means, (away * weights).sum(1) / rest, (parts.sum() - parts) / rest.square())
 
 
+class Noise(NamedTuple):
+    """Whose labels are noisy."""
+
+    noisy: dict[int, Fit]
+    untold: dict[int, Fit]
+    """Rare clients of which others would be accused by the same evidence."""
+
+
 def find_noisy(
-    judged: Sequence[tuple[Pairing, float]], tests: int, known: Collection[int] = (), alarms: float = ALARMS
-) -> dict[int, Fit]:
+    judged: Sequence[tuple[Pairing, float]],
+    tests: int,
+    known: Collection[int] = (),
+    alarms: float = ALARMS,
+    rare: Collection[int] = (),
+) -> Noise:
     """Return the clients whose labels are noisy, of ``tests`` that were looked at.
 
     Args:
@@ -130,20 +144,31 @@ def find_noisy(
         tests: how many clients there are.
         known: suspects, which say nothing about what is usual.
         alarms: the chance that any of them is accused without noise.
+        rare: clients that are rare in their federation.
     """
-    found = {}
+    found = Noise({}, {})
     for (pairing, renamed), evidence in zip(judged, evidence_of([own for own, _ in judged], known), strict=True):
-        if evidence.score <= threshold(tests, alarms) or evidence.shrinking <= SHRUNK or not is_judged(pairing):
+        alarm = evidence.score > threshold(tests, alarms) and evidence.shrinking > SHRUNK and evidence.scatter > 0
+        if not alarm or not is_judged(pairing):
             continue
         fit = fit_noise(pairing)
         known_well = len(pairing.seen) >= FEW_COMPARED and int(pairing.other.cells.max()) >= FEW_OTHERS
         surely = (fit.share >= LIGHT and known_well) or evidence.score > threshold(tests, alarms / SURER)
-        explanations = (fit.residual < UNEXPLAINED, fit.explained >= EXPLAINED)
-        # Against another group than its own, other inputs look like noise, too, unless noise explains all of it.
-        explains = any(explanations) if pairing.among else all(explanations)
-        if fit.share >= LEAST_NOISE and surely and explains and renamed <= fit.explained + BETTER:
-            found[pairing.client] = fit
+        # A negative share is that of a client without any deviation to explain.
+        named = renamed > max(fit.explained, 0.0) + BETTER
+        if fit.share < LEAST_NOISE or not surely or not _explains(fit, pairing.among) or named:
+            continue
+        plain = pairing.among and pairing.client not in rare
+        both = min(evidence.shrinking, evidence.scatter) > threshold(tests, alarms / SURER**2)
+        (found.noisy if plain or both else found.untold)[pairing.client] = fit
     return found
+
+
+def _explains(fit: Fit, among: bool) -> bool:
+    """Return whether noise explains what is seen; against another group, other inputs look like noise, too."""
+    if among:
+        return fit.residual < UNEXPLAINED or fit.explained >= EXPLAINED
+    return fit.residual < 2 * UNEXPLAINED and fit.explained >= EXPLAINED
 
 
 def is_judged(pairing: Pairing) -> bool:

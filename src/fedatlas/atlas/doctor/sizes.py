@@ -14,6 +14,8 @@ FEW = 40
 """One with more is not called small."""
 USUAL = 0.8
 """A class that this share of the clients have is one that others may be said to lack."""
+FEWER_EXAMPLES, FEWER_CLASSES = 0.5, 0.6
+"""By the typical client's: with fewer, a client is rare in its federation, and its labels are hard to judge."""
 
 
 def small_clients(sizes: Sequence[int]) -> list[int]:
@@ -24,6 +26,22 @@ def small_clients(sizes: Sequence[int]) -> list[int]:
     """
     typical = sorted(sizes)[len(sizes) // 2]
     return [i for i, size in enumerate(sizes) if size < USELESS or (size < FEW and SMALL * size < typical)]
+
+
+def rare_clients(counts: Tensor) -> dict[int, str]:
+    """Return the clients that are rare in their federation, by position, and in what.
+
+    They have fewer than half of the typical client's examples, or fewer than 0.6 of its classes. Where all clients lack
+    classes, none is rare by that.
+
+    >>> import torch
+    >>> rare_clients(torch.tensor([[20, 20, 20], [20, 20, 20], [30, 30, 0], [0, 60, 0], [9, 9, 9]]))
+    {3: 'few classes', 4: 'few examples'}
+    """
+    sizes, classes = counts.sum(1), (counts > 0).sum(1)
+    small = sizes < FEWER_EXAMPLES * sizes.median()
+    lacking = classes < FEWER_CLASSES * classes.median()
+    return {i: "few examples" if small[i] else "few classes" for i in (small | lacking).nonzero().flatten().tolist()}
 
 
 def lacking_classes(counts: Tensor) -> dict[int, list[int]]:

@@ -12,12 +12,15 @@ class k of the client from class l of the reference, less its noise; a class may
 lacks. Names are swapped if z is above 6, the way is at least 0.8, and the matching explains what is seen: by it less
 than 4 standard deviations of noise are left; or it takes away more than 0.8 of D, and three classes keep their names.
 Against another group than its own, which may have other inputs, it must take away 0.6 of D, and two classes must keep
-their names unless z is above 12.
+their names unless z is above 12. The names must pass in a ring among the client's classes. If one is passed to a class
+that the client lacks, a natural difference looks the same: then there may be one such class only, at least three others
+must judge, the client may not be rare, and the matching must take away 0.6 of D. Otherwise it cannot be told.
 
 The other asks for one pair of names only, against a client's own group, and so finds what is harder to see. Both
 classes must have gone more than half the way. Chance alone brings a ratio of x for one of so many pairs at most once in
 x times as many. If the client lacks one of the two names, one class alone speaks, which natural differences of a class
-do too: it takes 150 times the ratio, three examples and 0.8 of the way.
+do too: it takes 150 times the ratio, three examples, 0.8 of the way and three others in the group. Of a rare client
+both must speak, with 150 times the ratio.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ ALARMS = 0.25
 """The chance, by a bound that real chance stays far below, that any client is accused of one wrong pair."""
 ALONE = 5.0
 """By how much the logarithm of the ratio must be larger if one class alone speaks."""
+ENOUGH_OTHERS = 3
+"""Clients of a reference that can judge names which the client lacks."""
 FEWEST = 2
 """Examples of each of two classes that have each other's names; and classes that keep theirs."""
 
@@ -57,6 +62,8 @@ class Renaming(NamedTuple):
     """Whether names are swapped."""
     alone: bool = False
     """Whether only the test of one pair says so; noise brings rare classes nearer to each other, too."""
+    untold: bool = False
+    """Whether names look swapped that the client lacks, where too little is known to say so."""
 
 
 class _Gone(NamedTuple):
@@ -78,26 +85,41 @@ class _Gone(NamedTuple):
         return ratios
 
 
-def renaming_of(pairing: Pairing, tests: int) -> Renaming:
-    """Return the other names that a client's classes most likely have, of ``tests`` clients that are looked at."""
+def renaming_of(pairing: Pairing, tests: int, *, rare: bool = False) -> Renaming:
+    """Return the other names that a client's classes most likely have.
+
+    Args:
+        pairing: the client and its reference.
+        tests: how many clients are looked at.
+        rare: whether the client is rare in its federation.
+    """
     matched, after = pairing.match()
     moved = [(k, m) for k, m in zip(pairing.shared.tolist(), matched.tolist(), strict=True) if k != m]
     table = _gone(pairing)
     found = _renaming(pairing, table, moved, after)
-    kept = len(pairing.shared) - len(moved)
-    explains = found.residual < UNEXPLAINED or (found.explained > SURELY and kept >= KEPT)
-    if not pairing.among:
-        # Of other inputs, too, a matching explains a part; names are swapped where it explains most, and others agree.
-        explains = explains and found.explained >= MOSTLY and (kept >= FEWEST or found.along > 2 * SURE)
-    if moved and found.along > SURE and found.way >= WAY and explains:
+    sure = bool(moved) and found.along > SURE and found.way >= WAY and _explains(pairing, found)
+    judged = int(pairing.other.cells.max()) >= ENOUGH_OTHERS and not rare
+    lacking = {m for _, m in moved} - {k for k, _ in moved}
+    if sure and (not lacking or (len(lacking) == 1 and judged and found.explained >= MOSTLY)):
         return found._replace(sure=True)
-    if pairing.among and (pair := _likeliest(pairing, table, tests)):
+    least = (ALONE if rare else 0.0, ALONE if judged else math.inf)
+    if pairing.among and (pair := _likeliest(pairing, table, tests, least)):
         names = torch.arange(len(pairing.own.counts))
         names[[k for k, _ in pair]] = torch.tensor([m for _, m in pair])
         exchanged = _renaming(pairing, table, pair, pairing.excess(pairing.other.means[names]))
         if exchanged.residual < UNEXPLAINED:
             return exchanged._replace(sure=True, alone=True)
-    return found
+    return found._replace(untold=sure)
+
+
+def _explains(pairing: Pairing, found: Renaming) -> bool:
+    """Return whether a matching of all classes explains what is seen."""
+    kept = len(pairing.shared) - len(found.classes)
+    explains = found.residual < UNEXPLAINED or (found.explained > SURELY and kept >= KEPT)
+    if pairing.among:
+        return explains
+    # Of other inputs, too, a matching explains a part; names are swapped where it explains most, and others agree.
+    return explains and found.explained >= MOSTLY and (kept >= FEWEST or found.along > 2 * SURE)
 
 
 def _renaming(pairing: Pairing, table: _Gone, moved: list[tuple[int, int]], after: Tensor) -> Renaming:
@@ -130,8 +152,13 @@ def _gone(pairing: Pairing) -> _Gone:
     return _Gone(*(torch.zeros(2 * (len(own.counts),)).double().index_put(where, table) for table in tables))
 
 
-def _likeliest(pairing: Pairing, table: _Gone, tests: int) -> list[tuple[int, int]]:
-    """Return the pair of names that is likeliest swapped, if it surely is; [] otherwise."""
+def _likeliest(
+    pairing: Pairing, table: _Gone, tests: int, more: tuple[float, float] = (0.0, ALONE)
+) -> list[tuple[int, int]]:
+    """Return the pair of names that is likeliest swapped, if it surely is; [] otherwise.
+
+    ``more``: by how much the logarithm of the ratio must be larger if both classes speak, and if one does.
+    """
     counts, known = pairing.own.counts, pairing.other.counts >= LEAST
     ways = table.gone / table.whole.clamp(min=1e-12)
     enough = (counts >= FEWEST) & known
@@ -142,7 +169,7 @@ def _likeliest(pairing: Pairing, table: _Gone, tests: int) -> list[tuple[int, in
     )
     least = math.log(max(pairs, 1) * tests / ALARMS)
     mutual = _Gone(*(own + own.T for own in table)).ratios()
-    ratios = torch.where(both, mutual, torch.where(alone, table.ratios() - ALONE, -torch.inf))
+    ratios = torch.where(both, mutual - more[0], torch.where(alone, table.ratios() - more[1], -torch.inf))
     k, m = divmod(int(ratios.argmax()), len(counts))
     if float(ratios[k, m]) <= least:
         return []
