@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from fedatlas.data import Dataset, Federation
 from fedatlas.data.federation import Client
 from fedatlas.errors import DataError, UsageError
 from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.sharing import ByGroup
+from fedatlas.parts.sharing import ByGroup, Level
 from fedatlas.parts.trial import ByTrial
 from fedatlas.parts.types import GROUP
 from fedatlas.runs.run import ATLAS, Run
@@ -78,8 +78,8 @@ def trained(folder: Path, algorithm: Algorithm, *, rounds: int = 3, norm: str = 
     return run
 
 
-def grouped(base: Algorithm) -> Algorithm:
-    return replace(base, sharing=ByGroup(groups=GROUPS))
+def grouped(base: Algorithm, level: Level = "all") -> Algorithm:
+    return replace(base, sharing=ByGroup(groups=GROUPS, level=level))
 
 
 def opened(run: Run, algorithm: Algorithm) -> Adapter:
@@ -102,6 +102,18 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Adapter]:
     algorithm = grouped(fedbn())
     run = trained(tmp_path_factory.mktemp("local") / "fedbn", algorithm, norm="batch")
     return run, opened(run, algorithm)
+
+
+@pytest.mark.parametrize(("base", "level"), [(fedavg, "head"), (fedavg, "norms"), (fedbn, "head")])
+def test_a_newcomer_gets_its_groups_part_of_a_model(
+    tmp_path: Path, base: Callable[[], Algorithm], level: Level
+) -> None:
+    algorithm = grouped(base(), level)
+    run = trained(tmp_path / "run", algorithm, rounds=2, norm="batch")
+    for group, one in enumerate(opened(run, algorithm).adapt_all(start="group", examples=10)):
+        assert (one.group, one.num_steps) == (group, 0)
+        parameters = run.parameters(group=group)
+        assert same_bits({name: one.model().state_dict()[name] for name in parameters}, parameters)
 
 
 def test_each_newcomer_gets_its_groups_model_without_training(run: Run, adapter: Adapter) -> None:

@@ -34,6 +34,7 @@ def test_one_model_for_all_has_a_history_only_where_somebody_asked(tmp_path: Pat
     assert found is not None
     assert (found.part, found.reason, found.count, found.extra_work) == ("One", "They are alike.", 1, 0.0)
     assert found.served == (dict.fromkeys(NAMES),)
+    assert found.describe() == "all clients use one model"
 
 
 def test_known_groups_serve_from_the_first_round_on(tmp_path: Path) -> None:
@@ -43,6 +44,7 @@ def test_known_groups_serve_from_the_first_round_on(tmp_path: Path) -> None:
     assert found.members == (tuple(NAMES[::2]), tuple(NAMES[1::2]))
     assert found.served == (GROUPS, GROUPS)
     assert dict(found.trained) == {"groups": 12}
+    assert found.describe() == f"2 models are in use ({', '.join(NAMES[::2])}; {', '.join(NAMES[1::2])})"
 
 
 @pytest.mark.parametrize(("threshold", "left"), [(-1e9, (0, 1)), (1e9, ())])
@@ -61,6 +63,10 @@ def test_trials_are_told_with_their_result_and_their_cost(
     usual = {"common": 18, "rival": 6, "groups": 48} if left else {"common": 60, "rival": 12, "groups": 12}
     assert dict(found.trained) == usual
     assert found.extra_work == pytest.approx(12 / 60 if left else 24 / 60)
+    assert found.describe().startswith(
+        "2 of 2 left the common model (" if left else "none of 2 left the common model; "
+    )
+    assert found.describe().endswith(f"clients trained {20 if left else 40}% more often than once a round")
 
 
 def test_groups_that_are_found_in_training_are_read_round_by_round(tmp_path: Path) -> None:

@@ -123,7 +123,8 @@ class _FromAtlas(ByGroup):
     atlas: Atlas
 
     def check_clients(self, federation: Federation) -> list[str]:
-        """Return remarks; one is that the atlas was made of other clients."""
+        """Return remarks; one is that the atlas was made of other clients. Raise UsageError if one is not in it."""
+        self.atlas.rows([federation.clients[i].name for i in federation.training_ids])
         return [*super().check_clients(federation), *atlas_remarks(self.atlas, federation)]
 
 

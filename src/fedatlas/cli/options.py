@@ -143,6 +143,6 @@ def atlas_sections(
             "--use says what an atlas is for; give it with --atlas FILE.", code="settings-conflict", got=use
         )
     section = {**({} if atlas is None else {"file": str(atlas)}), **({"use": uses} if uses else {})}
-    number = int(groups) if groups is not None and groups.isdecimal() else groups
+    number = int(groups) if groups is not None and groups.removeprefix("-").isdecimal() else groups
     sharing = {key: value for key, value in (("groups", number), ("level", level)) if value is not None}
     return {**({"atlas": section} if section else {}), **({"sharing": sharing} if sharing else {})}

@@ -94,6 +94,8 @@ def train(
             settings, where, machine=machine, resume=resume, overwrite=overwrite, callbacks=make_loggers(log or [])
         )
         print_results([run])
+        if run.groups is not None:
+            say(f"groups: {run.groups.describe()}")
         if profile:
             _print_profile(run)
         say(f"run: {run.folder}")

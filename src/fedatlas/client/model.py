@@ -49,8 +49,10 @@ class Workbench:
         for term in algorithm.objective:
             term.check_model(model, self.personal)
         everything = {**self.parameters, **self.buffers}
-        self.grouped = (algorithm.sharing.grouped_names(model) & everything.keys()) - self.personal
-        """The names of the shared parameters and buffers that each group of clients has for itself."""
+        trained = self.parameters.keys() - self.personal
+        names = algorithm.sharing.grouped_names(model) if trained else set()
+        self.grouped = (names & everything.keys()) - self.personal
+        """The names of the shared parameters and buffers that each group has for itself; none if all are frozen."""
         self.initial: Tensors = {k: everything[k].detach().clone() for k in everything}
         self.is_frozen_in_part = any(not w.requires_grad for w in model.parameters())
         # A counter restarts with every client: it neither travels nor is averaged.

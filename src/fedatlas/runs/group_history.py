@@ -7,7 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedatlas.data.dataset import first_few
 from fedatlas.parts.sharing import COMMON
+
+MOST_TOLD = 6
+"""Groups whose clients are named in a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,23 @@ class GroupHistory:
     def count(self) -> int:
         """How many models are in use after the last round."""
         return len({*self.served[-1].values()}) if self.served else 1
+
+    def describe(self) -> str:
+        """Return how many models are in use and by whom, and what trials cost, in words."""
+        using: dict[int, list[str]] = {}
+        for name, group in self.served[-1].items() if self.served else ():
+            if group is not None:
+                using.setdefault(group, []).append(name)
+        who = "; ".join(first_few(using[group]) for group in sorted(using)[:MOST_TOLD])
+        who = f" ({who}{f' and {len(using) - MOST_TOLD} more' if len(using) > MOST_TOLD else ''})" if using else ""
+        if not self.trials:
+            return f"{self.count} models are in use{who}" if self.count > 1 else "all clients use one model"
+        cost = f"clients trained {self.extra_work:.0%} more often than once a round"
+        tried = len(self.trials[-1].scores)
+        left = (
+            f"{len(using)} of {tried} left the common model{who}" if using else f"none of {tried} left the common model"
+        )
+        return f"{left}; {cost}"
 
 
 def read_groups(
