@@ -146,7 +146,7 @@ def test_the_json_has_the_keys_that_programs_read() -> None:
     noisy = Suspect("c1", "labels-noisy", "why", "where", "card")
     said = _diagnosis(noisy).to_dict()
     assert said["clients"] == [{"name": f"c{i}", "examples": 10 + i, "classes": 2} for i in range(3)]
-    assert said["shift"]["labelling"] == {"found": False, "strength": 0.0, "evidence": "No."}
+    assert said["shift"]["labelling"] == {"found": False, "strength": 0.0, "evidence": "No.", "figures": ""}
     assert set(said["shift"]) == {"inputs", "label_shares", "labelling"}
     assert said["groups"] == {"c0": 0, "c1": 1, "c2": 0}
     assert said["suspects"] == [{"client": "c1", "kind": "labels-noisy", "reason": "why", "look": "where"}]

@@ -64,7 +64,7 @@ def test_without_labels_only_inputs_are_judged_and_it_is_said() -> None:
     assert not verdict.labelled
     assert found(verdict) == {"inputs"}
     assert verdict.groups.tolist() == [0, 1] * 6
-    assert "without labels" in verdict.inputs.evidence
+    assert "Labels were not looked at" in verdict.inputs.evidence
     assert verdict.labelling.evidence == verdict.label_shares.evidence == "Labels were not looked at."
     assert feature_average(*gaussian(["plain"] * 12)).verdict().count == 1
     assert feature_average(*gaussian(["plain", "swapped"] * 6)).verdict().count == 1
@@ -90,7 +90,7 @@ def test_one_client_is_one_group() -> None:
 
 
 def test_the_evidence_of_label_shares_has_the_effect() -> None:
-    assert "Dirichlet alpha of" in judged("plain", "few").label_shares.evidence
+    assert "Dirichlet alpha of" in judged("plain", "few").label_shares.figures
     assert "Chance explains" in judged("plain").label_shares.evidence
 
 

@@ -1,14 +1,21 @@
 """What a page of runs says about data that look wrong: what the check found, and nothing where nobody checked."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
+from fedatlas import check, federate, load_dataset
+from fedatlas.atlas.doctor.suspect import Cells, Suspect
+from fedatlas.config.reopen import run_federation
+from fedatlas.data import NaturalId
 from fedatlas.report import write_page
 from fedatlas.runs.run import CHECK, Run
 from report.browser import open_page
 from report.browser_pages import invoke, write_arrays, write_records
-from report.pages import read_block
+from report.pages import read_block, unpack
 from report.run_folders import client, write_run
 
 if TYPE_CHECKING:
@@ -53,12 +60,12 @@ def test_an_accuracy_is_held_against_always_answering_the_commonest_label(browse
     clients = [client(f"c{i}", num_test=50, labels=(90, 10)) for i in range(2)]
     run = write_run(tmp_path / "run", clients, lambda r, c: (20, 48)[c])
     with open_page(browser, write_page(tmp_path / "page.html", runs=[run])) as page:
-        assert "would be right in about 90 %: the model does worse" in page.inner_text("#answers .answer >> nth=1")
+        assert "would be right in 90 %: the model does worse" in page.inner_text("#answers .answer >> nth=1")
         assert "fedavg does worse than that" in page.inner_text("#card")
         rows = [row.inner_text() for row in page.locator("#client-table tbody tr").all()]
-        assert ["worse than one answer" in row for row in rows] == [True, False]
+        assert ["worse than always one answer" in row for row in rows] == [True, False]
         page.click("#client-table tbody tr >> nth=1 >> button")
-        assert "right in about 90 %" in page.inner_text("#card")
+        assert "right in 90 % of its training examples" in page.inner_text("#card")
         assert "does worse" not in page.inner_text("#card")
         page.wait_for_function("() => document.getElementById('card').getBoundingClientRect().bottom > 0")
         page.click("#client-table tbody input >> nth=0")
@@ -73,3 +80,66 @@ def test_zooming_in_never_empties_the_map(browser: "Browser", tmp_path: Path) ->
         assert box is not None
         places = [page.evaluate("client => window.fedatlasPage.screen(client)", i) for i in range(10)]
         assert any(0 <= x <= box["width"] and 0 <= y <= box["height"] for x, y in places)
+
+
+def test_a_fixed_answer_is_judged_by_the_labels_of_the_test_part(tmp_path: Path) -> None:
+    """Of the training labels most are 0; how often 0 is right, the test part says."""
+    run = tmp_path / "run"
+    done = invoke("train", "--data", "heart", "--rounds", "1", "--workers", "1", "--folder", run)
+    assert done.exit_code == 0, done.output
+    own = read_block(run / "report.html")["fixed_answers"]
+    federation = run_federation(Run(run))
+    right = []
+    for i in range(len(federation)):
+        label = int(federation.label_counts(i).argmax())
+        tested = federation.label_counts(i, "test")
+        right.append(float(tested[label] / tested.sum()))
+    assert own["of"] == "test"
+    assert [value / 10000 for value in unpack(own["right"])] == pytest.approx(right, abs=1e-4)
+
+
+def test_a_suspect_card_says_how_to_see_it_in_a_spreadsheet(browser: "Browser", tmp_path: Path) -> None:
+    """In plain words; the test's figure is behind a mark, and shown with the focus."""
+    found = replace(
+        check(federate(load_dataset("heart"), NaturalId(min_samples=1))),
+        suspects=(
+            Suspect(
+                "va",
+                "labels-inverted",
+                "its labels look inverted",
+                "",
+                "",
+                figure="z = 5.1",
+                cells=Cells("average oldpeak", ("mean of", "ill here"), (("oldpeak", "0.74"),)),
+            ),
+        ),
+    )
+    with open_page(browser, write_page(tmp_path / "page.html", diagnosis=found)) as page:
+        card = page.locator("#card")
+        assert "In a spreadsheet: average oldpeak." in card.inner_text()
+        assert card.locator(".seen tbody td").inner_text() == "0.74"
+        assert "z = " not in page.inner_text("body")
+        mark = card.locator(".exact")
+        assert mark.get_attribute("aria-label") == "z = 5.1"
+        mark.focus()
+        assert "5.1" in mark.evaluate("mark => getComputedStyle(mark, '::after').content")
+    shared = write_page(tmp_path / "shared.html", diagnosis=found, share=True)
+    assert "oldpeak" not in shared.read_text(encoding="utf-8").split('id="data">')[1].split("</script>")[0]
+
+
+def test_a_click_beside_a_dot_leaves_the_card_and_charts_keep_their_size(browser: "Browser", tmp_path: Path) -> None:
+    with open_page(browser, write_records(tmp_path, 10)) as page:
+        chosen = page.get_attribute("#card", "data-client")
+        assert chosen is not None
+        box = page.locator("#map-canvas").bounding_box()
+        assert box is not None
+        page.mouse.click(box["x"] + 3, box["y"] + 3)
+        assert page.get_attribute("#card", "data-client") == chosen
+        sizes = "() => [...document.querySelectorAll('#time svg.curves')].map(own => own.getAttribute('viewBox'))"
+        before = page.evaluate(sizes)
+        page.evaluate(
+            "() => { const own = document.getElementById('round'); own.value = 1;"
+            " own.dispatchEvent(new Event('input')); }"
+        )
+        page.wait_for_function("() => window.fedatlasPage.state.frame === 1")
+        assert page.evaluate(sizes) == before

@@ -54,7 +54,9 @@ class Finding:
     found: bool
     strength: float
     evidence: str
-    """One sentence, with numbers."""
+    """One sentence in plain words."""
+    figures: str = ""
+    """What tests gave, for those who know them, such as ``z = 73, 2 classes``."""
 
 
 @dataclass(frozen=True)
@@ -274,14 +276,15 @@ def _inputs(pairs: Sequence[_Pair], pooled: Cells, distance: float, labelled: bo
         return Finding(
             True,
             strength,
-            f"Between groups {one} and {other} the mean example is {strength:.2f} times the spread of a client's "
-            f"examples apart, z = {widest.z:.0f}; without labels, other label shares look the same.",
+            f"The mean examples of groups {one} and {other} are {strength:.1f} times as far apart as a client's "
+            "examples are from their mean. Labels were not looked at; other label shares would look the same.",
+            f"{strength:.2f} times, z = {widest.z:.0f}",
         )
     return Finding(
         True,
         strength,
-        f"Between groups {one} and {other} the same class is {strength:.2f} times the distance of two classes apart "
-        f"(z = {widest.z:.0f}, {widest.shared} classes).",
+        f"The same class differs {strength:.1f} times as much between groups {one} and {other} as two classes do.",
+        f"{strength:.2f} times, z = {widest.z:.0f}, {widest.shared} classes",
     )
 
 
@@ -292,14 +295,13 @@ def _label_shares(summary: Summary) -> Finding:
     found = shares.p < CHANCE and shares.rho >= EFFECT
     strength = max(shares.rho, 0.0)
     if not found:
-        why = f"Chance explains them (effect {strength:.3f}, p = {shares.p:.2g})."
-        return Finding(False, strength, why)
+        return Finding(False, strength, "Chance explains them.", f"effect {strength:.3f}, p = {shares.p:.2g}")
     alpha = shares.alpha(summary.counts.shape[1])
     return Finding(
         True,
         strength,
-        f"Between 0 (chance) and 1 (a class for each client); as a Dirichlet alpha of {alpha:.2g} gives "
-        f"(p = {shares.p:.1g}).",
+        f"By {strength:.2f}, where 0 is chance and 1 is one class for each client.",
+        f"p = {shares.p:.1g}, as a Dirichlet alpha of {alpha:.2g} gives",
     )
 
 

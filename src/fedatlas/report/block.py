@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
+
 from fedatlas.algorithms.registry import ALGORITHMS
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.doctor.diagnosis import Diagnosis
@@ -149,6 +151,7 @@ def data_block(subject: Subject, *, share: bool = False) -> dict[str, Any]:
             for own in served
         ],
         "differences": differences(served),
+        "fixed_answers": members.fixed_answers(shown, _tested(subject, previews)) if served else None,
         "reasons": find_reasons(members, shown, worst, people, points),
         "pictures": strips_block(previews, shown, [*suspects, *worst]),
         "rows": rows_block(previews, shown, [*suspects, *worst]),
@@ -191,6 +194,14 @@ def _previews(subject: Subject, members: Members) -> Previews:
     if subject.federation is not None:
         return previews_of(subject.federation, pictured(members.domains))
     return NOTHING
+
+
+def _tested(subject: Subject, previews: Previews) -> np.ndarray | None:
+    """Return how many test examples of each class clients have, where that is known."""
+    own = subject.federation
+    if previews.tested is not None or own is None or not own.data.task.has_classes:
+        return previews.tested
+    return np.stack([own.label_counts(i, "test").int().numpy() for i in range(len(own))])
 
 
 def _used_atlas(subject: Subject, members: Members) -> tuple[str, Atlas] | None:

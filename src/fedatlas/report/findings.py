@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from fedatlas.atlas.doctor.diagnosis import Diagnosis
-from fedatlas.atlas.doctor.suspect import Suspect
+from fedatlas.atlas.doctor.suspect import Cells, Suspect
 from fedatlas.errors import RunFolderError
 from fedatlas.parts.checks import find_misfit
 from fedatlas.runs.files import atomic_write
 from fedatlas.runs.run import CHECK
+
+HIDDEN = {"text": "", "look": "", "cells": None}
+"""Of a copy to share: texts may name clients, and cells are of their data."""
 
 
 class _Way(TypedDict):
     found: bool
     strength: float
     evidence: str
+    figures: NotRequired[str]
+
+
+class _Cells(TypedDict):
+    how: str
+    columns: list[str]
+    rows: list[list[str]]
 
 
 class _Person(TypedDict):
@@ -27,6 +37,8 @@ class _Person(TypedDict):
     kind: str
     reason: str
     look: str
+    figure: NotRequired[str]
+    cells: NotRequired[_Cells]
 
 
 class _File(TypedDict):
@@ -98,14 +110,19 @@ class Findings:
 
         def said(people: Sequence[Suspect]) -> list[dict[str, Any]]:
             return [
-                {"client": place[own.client], "kind": own.kind, "text": "" if shared else own.reason, "look": look}
+                {"client": place[own.client], "kind": own.kind, "figure": own.figure}
+                | (HIDDEN if shared else {"text": own.reason, "look": own.look, "cells": _cells_block(own.cells)})
                 for own in people
                 if own.client in place
-                for look in ["" if shared else own.look]
             ]
 
         ways = {
-            way: {**own, "strength": round(float(own["strength"]), 3), "evidence": "" if shared else own["evidence"]}
+            way: {
+                "found": own["found"],
+                "strength": round(float(own["strength"]), 3),
+                "evidence": "" if shared else own["evidence"],
+                "figures": own.get("figures", ""),
+            }
             for way, own in self.shift.items()
         }
         remarks = [] if shared else list(self.remarks)
@@ -129,4 +146,23 @@ def _whys(found: Mapping[str, Any]) -> list[str]:
 
 
 def _people(rows: Sequence[_Person]) -> tuple[Suspect, ...]:
-    return tuple(Suspect(own["client"], own["kind"], own["reason"], own["look"], "") for own in rows)
+    return tuple(
+        Suspect(
+            own["client"],
+            own["kind"],
+            own["reason"],
+            own["look"],
+            "",
+            figure=own.get("figure", ""),
+            cells=_read_cells(own.get("cells")),
+        )
+        for own in rows
+    )
+
+
+def _read_cells(own: _Cells | None) -> Cells | None:
+    return None if own is None else Cells(own["how"], tuple(own["columns"]), tuple(map(tuple, own["rows"])))
+
+
+def _cells_block(cells: Cells | None) -> dict[str, Any] | None:
+    return None if cells is None else asdict(cells)

@@ -11,7 +11,7 @@ import numpy as np
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.doctor.diagnosis import Diagnosis
 from fedatlas.data.federation import Federation
-from fedatlas.report.packing import pack
+from fedatlas.report.packing import pack, pack_figures
 from fedatlas.runs.run import Run
 from fedatlas.seeds import numpy_generator
 
@@ -60,6 +60,29 @@ class Members:
             "labels": None if shares is None else pack(255 * shares, "u8"),
         }
         return columns, classes
+
+    def fixed_answers(self, shown: np.ndarray, tested: np.ndarray | None) -> dict[str, Any] | None:
+        """Return for some clients the commonest label, and how often always answering it is right, if labels are known.
+
+        The label is the commonest of the training part. It is right as often as it occurs in the test part, if the
+        labels of tests are known, (clients, classes), and otherwise in the training part itself.
+        """
+        if self.labels is None or self.labels.shape[1] < 2:
+            return None
+        known = tested is not None and tested.shape == self.labels.shape
+        label = self.labels[shown].argmax(1)
+        counts = (tested if known and tested is not None else self.labels)[shown]
+        totals = counts.sum(1)
+        right = np.where(totals > 0, counts[np.arange(len(shown)), label] / np.maximum(totals, 1), np.nan)
+        right = np.where(self.labels[shown].sum(1) > 0, right, np.nan)
+        names = sorted(set(label.tolist()))
+        place = {k: i for i, k in enumerate(names)}
+        return {
+            "names": [self.classes[k] for k in names],
+            "label": [place[k] for k in label.tolist()],
+            "right": pack_figures(right, shares=True),
+            "of": "test" if known else "training",
+        }
 
     def _shares(self, shown: np.ndarray) -> tuple[np.ndarray | None, list[str]]:
         """Return the label shares of some clients; of very many classes the commonest, and the rest together."""

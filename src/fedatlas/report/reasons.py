@@ -86,7 +86,8 @@ def distance_reasons(points: Tensor) -> dict[int, str]:
     limit = np.quantile(near, FAR)
     spread = float(np.median(np.abs(near - usual))) * 1.4826
     return {
-        int(j): f"its {NEIGHBOURS} nearest clients have a cosine of {near[j]:.2f}; the usual is {usual:.2f}"
+        int(j): f"its data are unlike the others': likeness to its {NEIGHBOURS} nearest clients {near[j]:.2f}, where "
+        f"{usual:.2f} is usual (1 is alike, 0 unrelated)"
         for j in np.flatnonzero((near <= limit) & (near < usual - 2 * max(spread, 0.01)))
     }
 

@@ -35,6 +35,8 @@ class Previews(NamedTuple):
     """float32 (clients, width): a plain vector of each client's data."""
     rows: Mapping[int, np.ndarray] = MappingProxyType({})
     """Of tables and texts: rows as texts, as ``client_rows`` returns them."""
+    tested: np.ndarray | None = None
+    """int (clients, classes): test examples of each class, where they are known."""
 
 
 NOTHING = Previews({}, {})
@@ -53,6 +55,9 @@ def read_previews(run: Run) -> Previews:
         vectors = file["vectors"]
         if vectors.ndim != 2:
             raise ValueError(f"vectors have the shape {vectors.shape}")
+        tested = file.get("tested")
+        if tested is not None and (tested.ndim != 2 or len(tested) != len(vectors) or tested.dtype.kind not in "iu"):
+            raise ValueError(f"labels of tests are {tested.dtype} of the shape {tested.shape}")
         if "images" in file:
             clients = [int(i) for i in file["pictured"]]
             images = dict(zip(clients, file["images"], strict=True))
@@ -75,7 +80,7 @@ def read_previews(run: Run) -> Previews:
             got=len(vectors),
             wanted=expected,
         )
-    return Previews(images, labels, vectors, rows)
+    return Previews(images, labels, vectors, rows, tested)
 
 
 def previews_of(federation: Federation, clients: Sequence[int]) -> Previews:

@@ -17,6 +17,8 @@ PORTRAITS = "portraits.npz"
 MOST_CLIENTS = 2000
 MOST_PICTURED = 60
 """Clients of whom a report shows examples."""
+MOST_COUNTS = 1_000_000
+"""Numbers about the labels of test parts that are kept."""
 LARGEST_SIDE = 48
 """Larger images are made smaller: a report shows them at half of that."""
 _EXAMPLES = 200
@@ -94,6 +96,9 @@ def portraits(federation: Federation) -> bytes | None:
     if len(federation) > MOST_CLIENTS:
         return None
     arrays = {"vectors": client_vectors(federation)}
+    if federation.data.task.has_classes and len(federation) * federation.num_classes <= MOST_COUNTS:
+        tested = [federation.label_counts(i, "test") for i in range(len(federation))]
+        arrays["tested"] = np.asarray(torch.stack(tested).int().numpy())
     clients = pictured([client.kind for client in federation])
     if (found := client_examples(federation, clients)) is not None:
         arrays |= {"images": found[0], "labels": found[1], "pictured": np.asarray(clients)}

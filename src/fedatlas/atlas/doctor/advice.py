@@ -109,7 +109,7 @@ def advise(
     """
     found = []
     if suspects:
-        found.append(Advice(commands.check, "once more, after the repair"))
+        found.append(Advice(commands.check, "check once more, after the repair"))
     columns = sorted({own.column for own in suspects if own.kind in COLUMN_KINDS and own.column is not None})
     names = list(dict.fromkeys(own.client for own in suspects if own.kind not in COLUMN_KINDS))
     if 0 < len(columns) <= MOST_LEFT_OUT:
@@ -118,13 +118,13 @@ def advise(
         command = commands.without_clients(names, clients)
         found += [] if command is None else [Advice(command, "until repaired")]
     if inputs.found or labelling.found:
-        found.append(Advice(commands.group, "a model for a group that gains"))
+        found.append(Advice(commands.group, "a model for each group that gains"))
     if inputs.found:
         # The method keeps a part of the model with each client that the data's usual model has.
-        way, why = ("fedbn", "norms for each client") if images else ("fedper", "a head for each client")
+        way, why = ("fedbn", "each keeps its own norms") if images else ("fedper", "each keeps its own last layer")
         found.append(Advice(commands.compare[way], why))
     if label_shares.found:
-        found.append(Advice(commands.compare["feddisco"], "allows for label shares"))
+        found.append(Advice(commands.compare["feddisco"], "allows for shares of labels"))
     return tuple(found) or (Advice(commands.train, "nothing speaks against one model for all"),)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedatlas.atlas.doctor.advice import Commands, advise
+from fedatlas.atlas.doctor.cells import with_cells
 from fedatlas.atlas.doctor.contents import column_suspects, copy_suspects, picture_suspects, unmeasured
 from fedatlas.atlas.doctor.diagnosis import Diagnosis, Member
 from fedatlas.atlas.doctor.duplicates import find_copies
@@ -87,7 +88,8 @@ def check(
         figures=describe_clients(federation),
         keys=training_keys(federation),
     )
-    return diagnose(told, Commands.in_python() if given is None else Commands.here(given), begun)
+    found = diagnose(told, Commands.in_python() if given is None else Commands.here(given), begun)
+    return replace(found, suspects=with_cells(found.suspects, federation))
 
 
 def embeddings_of(federation: Federation, encoder: str, *, progress: bool | None = None, **options: object) -> Tensor:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from fedatlas.atlas.doctor.columns import ColumnFigures, Fault, find_faults
 from fedatlas.atlas.doctor.duplicates import Copies
 from fedatlas.atlas.doctor.pictures import PictureFigures, broken
-from fedatlas.atlas.doctor.suspect import Suspect
+from fedatlas.atlas.doctor.suspect import Cells, Suspect
 
 COLUMN_KINDS = ("missing-coded", "other-scale", "constant")
 
@@ -18,7 +19,27 @@ def column_suspects(
     names: Sequence[str], columns: Sequence[str], figures: Sequence[Sequence[ColumnFigures]]
 ) -> list[Suspect]:
     """Return the clients with wrong columns."""
-    return [_column(names[fault.client], columns[fault.column], fault) for fault in find_faults(figures)]
+    return [
+        replace(
+            _column(names[fault.client], columns[fault.column], fault),
+            cells=_cells(names[fault.client], columns[fault.column], fault, [row[fault.column] for row in figures]),
+        )
+        for fault in find_faults(figures)
+    ]
+
+
+def _cells(name: str, column: str, fault: Fault, figures: Sequence[ColumnFigures]) -> Cells:
+    """Return how to see a wrong column in a spreadsheet; ``figures`` are all clients' of this column."""
+    own = figures[fault.client]
+    known = [one.quantiles for i, one in enumerate(figures) if i != fault.client and one.quantiles is not None]
+    low, middle, high = [f"{np.median([one[j] for one in known]):.3g}" for j in (1, 2, 3)] if known else ["", "", ""]
+    half = f"; at the others half of the values are from {low} to {high}" if known else ""
+    rows = f"of the {own.count + own.missing} rows of {name}"
+    if fault.kind == "missing-coded":
+        return Cells(f"{rows} {fault.count} have {column} = {fault.value:g}{half}")
+    if fault.kind == "other-scale" and own.quantiles is not None:
+        return Cells(f"the median of {column} over the rows of {name} is {own.quantiles[2]:.3g}, elsewhere {middle}")
+    return Cells(f"{rows} {own.count} have a value in {column}, and it is always the same{half}")
 
 
 def _column(name: str, column: str, fault: Fault) -> Suspect:

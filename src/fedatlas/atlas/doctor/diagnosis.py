@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fedatlas.atlas.doctor.advice import Advice
@@ -88,7 +88,7 @@ class Diagnosis:
         """Return the diagnosis as text, less than a screen."""
         said = [_clients(self.data, self.clients, self.num_classes)]
         for way, finding in self.shift.items():
-            answer = f"yes, strength {finding.strength:.2f}" if finding.found else "no"
+            answer = "yes" if finding.found else "no"
             said.append(f"{way.replace('_', ' ')} differ{'s' * (way == 'labelling')}: {answer}. {finding.evidence}")
         said += [*self._group_lines(), *_people("suspects", self.suspects, MOST_SHOWN["suspects"])]
         if self.different:
@@ -133,8 +133,9 @@ class Diagnosis:
         return [f"groups: {count}", *said, *([f"  and {left} smaller ones"] if left else [])]
 
 
-def _plain(own: Suspect) -> dict[str, str]:
-    return {"client": own.client, "kind": own.kind, "reason": own.reason, "look": own.look}
+def _plain(own: Suspect) -> dict[str, Any]:
+    told = {"client": own.client, "kind": own.kind, "reason": own.reason, "look": own.look}
+    return told | ({"figure": own.figure} if own.figure else {}) | ({"cells": asdict(own.cells)} if own.cells else {})
 
 
 def _clients(data: str, clients: Sequence[Member], num_classes: int) -> str:
@@ -150,7 +151,10 @@ def _people(title: str, people: Sequence[Suspect], most: int) -> list[str]:
         return [f"{title}: none"]
     said = []
     for i, own in enumerate(people[:most]):
-        said.append(f"  {own.client}: {own.reason}")
+        figure = f" ({own.figure})" if own.figure else ""
+        said.append(f"  {own.client}: {own.reason}{figure}")
+        # Of a wrong column the reason says as much.
+        said += [f"    to see it, {own.cells.how}"] if own.cells and own.cells.rows else []
         # Once for all of whom the same is to be looked at.
         last = i + 1 == min(len(people), most) or people[i + 1].look != own.look
         said += [f"    look at {own.look}"] if own.look and last else []

@@ -152,7 +152,7 @@ def describe_clients(federation: Federation) -> list[ClientFigures]:
     """Return what every client tells, of columns as they were before any scaling."""
     data = federation.data
     labels = data.labels.cpu()
-    values = _column_values(data)
+    values = column_values(data)
     keys, counted = example_keys(data)
     found = []
     for client, own in zip(federation, own_examples(federation), strict=True):
@@ -212,7 +212,7 @@ def num_described(columns: Sequence[str]) -> int:
     return len(columns) if len(columns) <= MOST_COLUMNS else 0
 
 
-def _column_values(data: Dataset) -> NDArray[np.float64] | None:
+def column_values(data: Dataset) -> NDArray[np.float64] | None:
     """Return the columns of numbers, (rows, columns), or None."""
     if not num_described(column_names(data)):
         return None

@@ -12,7 +12,7 @@ from fedatlas.atlas.doctor.inverted import find_inverted
 from fedatlas.atlas.doctor.noisy import ALARMS, CAUTION, FEW_CLASSES, Fit, find_noisy
 from fedatlas.atlas.doctor.reference import pairings
 from fedatlas.atlas.doctor.sizes import rare_clients
-from fedatlas.atlas.doctor.suspect import Suspect
+from fedatlas.atlas.doctor.suspect import Suspect, beyond_chance
 from fedatlas.atlas.doctor.swapped import Renaming, renaming_of
 from fedatlas.atlas.summary import Summary
 from fedatlas.seeds import repeatable
@@ -94,10 +94,11 @@ def _inverted(name: str, z: float, classes: Sequence[str]) -> Suspect:
     return Suspect(
         name,
         INVERTED,
-        f"its labels look inverted: what it calls {classes[1]!r} lies towards what the others call {classes[0]!r} "
-        f"(z = {z:.1f})",
+        f"its labels look inverted: what it calls {classes[1]!r} is like what the others call {classes[0]!r}, "
+        f"{beyond_chance(z)}",
         f"how {both} were coded at {name}, on a few examples that are known",
         f"your labels disagree with the others': {both} look exchanged",
+        figure=f"z = {z:.1f}",
     )
 
 
@@ -108,10 +109,10 @@ def _swapped(name: str, renaming: Renaming, classes: Sequence[str]) -> Suspect:
     return Suspect(
         name,
         SWAPPED,
-        f"its labels look swapped: {said}; this explains {100 * renaming.explained:.0f} % of its difference "
-        f"(z = {renaming.along:.0f})",
+        f"its labels look swapped: {said}; this explains {100 * renaming.explained:.0f} % of its difference",
         f"examples of the classes {own} at {name}",
         f"your labels disagree with the others' on the classes {own}",
+        figure=f"z = {renaming.along:.0f}",
     )
 
 

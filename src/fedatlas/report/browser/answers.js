@@ -2,7 +2,7 @@
 
 import { commonest, worseThanCommonest } from "./data.js";
 import { clientLink, commandCode, copyButton, make } from "./dom.js";
-import { clip, kindWords, plural } from "./format.js";
+import { capital, clip, kindWords, plural } from "./format.js";
 import { bare, metric, signed, told, withSpan, worse, worstOf } from "./metric.js";
 import { groupOf, groupTitle } from "./plane.js";
 import { choose, state } from "./state.js";
@@ -33,6 +33,11 @@ function wrongAnswer(block) {
     ...new Set(block.check.suspects.filter((own) => own.client === client).map((own) => kindWords(own.kind))),
   ];
   const rest = people.length - MOST_NAMED;
+  // How it shows; where something was trained there is room for wrong labels only.
+  const shows = (client) =>
+    block.check.suspects
+      .filter((own) => own.client === client && own.cells && (own.cells.rows.length || !block.algorithms.length))
+      .map((own) => make("p", { class: "aside" }, `To see it: ${own.cells.how}.`));
   return answer(
     "Whose data look wrong?",
     make(
@@ -40,7 +45,7 @@ function wrongAnswer(block) {
       {},
       people
         .slice(0, MOST_NAMED)
-        .map((client) => make("li", {}, link(block, client), ` (${kinds(client).join(", ")})`)),
+        .map((client) => make("li", {}, link(block, client), `: ${kinds(client).join(", ")}`, shows(client))),
       rest > 0 ? make("li", { class: "aside" }, `and ${plural(rest, "more client")}`) : null,
     ),
   );
@@ -68,7 +73,7 @@ function worstAnswer(block) {
 function simplerPart(block, own, client) {
   const simple = commonest(block, client);
   if (!worseThanCommonest(block, own, client)) return null;
-  const words = `Always answering “${clip(simple.label, 20)}” would be right in about ${told(simple.share)}: the model does worse.`;
+  const words = `Always answering “${clip(simple.label, 20)}” would be right in ${told(simple.share)}: the model does worse.`;
   return make("p", {}, words);
 }
 
@@ -151,6 +156,10 @@ export function betterPart(block) {
   );
 }
 
+export function adviceWords(why) {
+  return why === "until repaired" ? "Until that is repaired, train without it" : capital(why);
+}
+
 function firstAction(block) {
   // One thing to do, with the command that does it: check, or repair and train without it until then, or the advice.
   const check = block.advice.find((own) => own.command.startsWith("fedatlas check "));
@@ -163,7 +172,7 @@ function firstAction(block) {
   return {
     words: `Look at ${first.look}.`,
     own,
-    after: own.why.startsWith("until") ? "Until that is repaired, train without it:" : "",
+    after: own.why ? `${adviceWords(own.why)}:` : "",
   };
 }
 

@@ -1,12 +1,12 @@
 // The card of the chosen client.
 
-import { commandsFor, groupGap } from "./answers.js";
+import { adviceWords, commandsFor, groupGap } from "./answers.js";
 import { intervalBar } from "./chart.js";
 import { kindColor } from "./color.js";
 import { commonest, cosine, labelShares, lastWeight, meanShares, nearest, worseThanCommonest } from "./data.js";
-import { commandCode, copyButton, make, renew } from "./dom.js";
+import { commandCode, copyButton, exact, make, renew } from "./dom.js";
 import { examplesPart } from "./examples.js";
-import { clip, decimal, kindWords, percent, plural, sharePercent, thousands } from "./format.js";
+import { capital, clip, decimal, kindWords, percent, plural, sharePercent, thousands } from "./format.js";
 import { hasIntervals, metricTitle, withSpan } from "./metric.js";
 import { currentSource, groupOf, groupTitle } from "./plane.js";
 import { choose, listen, state, toggle } from "./state.js";
@@ -86,10 +86,40 @@ function suspicion(client) {
           "div",
           { class: `finding ${kind}` },
           make("b", {}, `${title}: ${kindWords(own.kind)}`),
-          own.text ? make("p", {}, own.text) : null,
+          own.text ? make("p", {}, exact(`${capital(own.text)}.`, own.figure)) : null,
+          seen(own.cells),
           own.look ? make("p", { class: "note" }, `Look at ${own.look}.`) : null,
         ),
       ),
+  );
+}
+
+function seen(cells) {
+  // How to see it in a spreadsheet.
+  if (!cells) return null;
+  const head = make(
+    "tr",
+    {},
+    cells.columns.map((title) => make("th", { scope: "col" }, clip(title, 22))),
+  );
+  const row = ([name, ...values]) =>
+    make(
+      "tr",
+      {},
+      make("th", { scope: "row", title: name }, clip(name, 16)),
+      values.map((value) => make("td", {}, value)),
+    );
+  return make(
+    "div",
+    { class: "seen" },
+    make("p", {}, make("b", {}, "In a spreadsheet: "), `${cells.how}.`),
+    cells.rows.length
+      ? make(
+          "div",
+          { class: "scroll", tabindex: 0, role: "region", "aria-label": "What there is to see in a spreadsheet" },
+          make("table", {}, make("thead", {}, head), make("tbody", {}, cells.rows.map(row))),
+        )
+      : null,
   );
 }
 
@@ -98,7 +128,7 @@ function remedies(client) {
     make(
       "div",
       { class: "remedy" },
-      own.why ? make("p", { class: "note" }, `To try: ${own.why}`) : null,
+      own.why ? make("p", { class: "note" }, `${adviceWords(own.why)}:`) : null,
       make("div", { class: "code" }, commandCode(own.command), copyButton(own.command)),
     ),
   );
@@ -187,7 +217,7 @@ function yardstick(client, rows) {
   return make(
     "p",
     { class: "note" },
-    `Always answering “${clip(simple.label, 20)}”, its commonest label in training, would be right in about ${percent(simple.share)} %.`,
+    `Always answering “${clip(simple.label, 20)}”, its commonest label in training, would be right in ${percent(simple.share)} % of its ${simple.of} examples.`,
     under.length ? make("b", {}, ` ${under.join(" and ")} ${under.length > 1 ? "do" : "does"} worse than that.`) : null,
   );
 }
@@ -201,7 +231,7 @@ function tookPart(own, client) {
 function classAccuracies(client) {
   const own = block.algorithms[state.algorithm];
   const row = own?.classes ? own.classes[client] : null;
-  if (!row) return null;
+  if (!row) return own && !block.shared && block.metric.name === "accuracy" ? howByClass() : null;
   return make(
     "div",
     { class: "bars" },
@@ -217,6 +247,16 @@ function classAccuracies(client) {
             make("em", {}, `${percent(share)} %`),
           ),
     ),
+  );
+}
+
+function howByClass() {
+  return make(
+    "p",
+    { class: "note" },
+    "How each class is recognised was not recorded. To see it, train with ",
+    make("code", {}, `--set 'training.metrics=["recall_per_class"]'`),
+    ".",
   );
 }
 
@@ -237,7 +277,7 @@ function neighbours(client) {
   return make(
     "div",
     {},
-    make("h4", {}, "Nearest clients", make("small", {}, ` by ${source.title}`)),
+    make("h4", {}, "Nearest clients", make("small", {}, ` likeness by ${source.title}`)),
     make(
       "ul",
       { class: "near" },
@@ -250,7 +290,11 @@ function neighbours(client) {
             { type: "button", class: "link", on: { click: () => choose(other) } },
             make("bdi", {}, clip(block.clients.name[other], 32)),
           ),
-          make("em", {}, decimal(cosine(source, client, other))),
+          make(
+            "em",
+            { title: "likeness: 1 is alike, 0 unrelated, −1 opposite" },
+            decimal(cosine(source, client, other)),
+          ),
         ),
       ),
     ),

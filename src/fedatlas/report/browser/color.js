@@ -1,5 +1,7 @@
 // Colours that the colour-blind can tell apart: eight for kinds (with shapes beyond eight), and a ramp for amounts.
 
+import { make } from "./dom.js";
+
 // After Okabe and Ito; light and dark variants have enough contrast with the ground.
 const LIGHT = ["#0072b2", "#d98200", "#00825f", "#b8568f", "#2f9bd8", "#c44e00", "#6a5acd", "#77771f"];
 const DARK = ["#4aa8e0", "#f0ab35", "#2fc397", "#e294c0", "#86cdf5", "#f2793a", "#a79bf0", "#c4c45a"];
@@ -21,6 +23,7 @@ const SIMILAR_DARK = ["#14191f", "#1d3247", "#28557b", "#3f84b8", "#7fb9e2", "#d
 const SHAPES = ["circle", "square", "triangle", "diamond"];
 
 const STEPS = 256;
+const probe = make("i");
 let cache = null;
 
 export function forgetColors() {
@@ -47,8 +50,14 @@ function step(value) {
 }
 
 export function ink(name) {
+  // As an element has it, which says which of two colours it is in this theme.
   const inks = theme().inks;
-  if (!inks.has(name)) inks.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  if (!inks.has(name)) {
+    probe.style.setProperty("color", `var(--${name})`);
+    document.body.append(probe);
+    inks.set(name, getComputedStyle(probe).color);
+    probe.remove();
+  }
   return inks.get(name);
 }
 

@@ -38,6 +38,7 @@ export function readBlock() {
     if (own.frames) own.frames.table = unpack(own.frames.value);
     if (own.weights) own.weights.table = unpack(own.weights.table);
   }
+  if (block.fixed_answers) block.fixed_answers.share = figures(block.fixed_answers.right);
   block.suspicion = suspicionOf(block);
   block.reasons = block.reasons || {};
   block.pictures = block.pictures || {};
@@ -89,11 +90,10 @@ export function labelShares(block, client) {
 }
 
 export function commonest(block, client) {
-  // The label that most of a client's training examples have, and its share: what always answering it would get right.
-  const shares = block.metric.name === "accuracy" && block.classes.length > 1 ? labelShares(block, client) : null;
-  if (!shares) return null;
-  const best = shares.indexOf(Math.max(...shares));
-  return shares[best] > 0 ? { label: block.classes[best], share: shares[best] } : null;
+  // The label that most of a client's training examples have, and how often always answering it is right.
+  const own = block.metric.name === "accuracy" ? block.fixed_answers : null;
+  if (!own || Number.isNaN(own.share[client])) return null;
+  return { label: own.names[own.label[client]], share: own.share[client], of: own.of };
 }
 
 export function worseThanCommonest(block, own, client) {

@@ -108,6 +108,13 @@ export function clientLink(name, click, most = 40) {
   );
 }
 
+export function exact(words, figure) {
+  // Plain words, and a mark with the figure behind them for those who know it: under the pointer, or with the focus.
+  if (!figure) return words;
+  const mark = make("button", { type: "button", class: "exact", "aria-label": figure, "data-exact": figure }, "i");
+  return [words, "\u00a0", mark];
+}
+
 export function note(...children) {
   return make("p", { class: "note" }, children);
 }

@@ -21,7 +21,7 @@ export function amount(value, half = null) {
 }
 
 const KINDS = {
-  "missing-coded": "cells that look not measured",
+  "missing-coded": "a number stands for missing",
   "other-scale": "a column on another scale",
   constant: "a column that never changes",
   "images-broken": "broken images",
@@ -32,6 +32,10 @@ const KINDS = {
 
 export function kindWords(kind) {
   return KINDS[kind] || kind.replaceAll("-", " ");
+}
+
+export function capital(text) {
+  return text ? text[0].toUpperCase() + text.slice(1) : "";
 }
 
 export function sharePercent(share) {

@@ -2,7 +2,7 @@
 
 import { groupSwatch, swatch } from "./chart.js";
 import { rampColor, suspicionColor } from "./color.js";
-import { byId, make, renew } from "./dom.js";
+import { byId, exact, make, renew } from "./dom.js";
 import { clip, percent, plural, thousands } from "./format.js";
 import { metric, told } from "./metric.js";
 import { currentPlane, currentSource, groupOf, groupTitle, largest, valueRange } from "./plane.js";
@@ -10,6 +10,12 @@ import { sheet } from "./sheet.js";
 import { select, state } from "./state.js";
 
 const MOST_KINDS = 24;
+const KEPT = [
+  [0.95, "almost exactly"],
+  [0.8, "well"],
+  [0.6, "roughly"],
+  [-1, "badly"],
+];
 
 export function tellLegend() {
   const node = byId("legend");
@@ -85,17 +91,24 @@ function heldOutNote() {
 export function tellKept() {
   const plane = currentPlane();
   const few = Math.max(1, Math.min(5, sheet.block.count - 2));
-  const said = [currentSource().about];
+  const said = [`${currentSource().about} `];
   if (plane.distance !== null) {
     const near =
       plane.near === null
         ? ""
-        : `; of each client's ${plural(few, "nearest client")} ${percent(plane.near)} % are its nearest in the plane, too`;
-    said.push(`${plane.title} keeps distances with a rank correlation of ${plane.distance.toFixed(2)}${near}.`);
+        : `; of each client's ${plural(few, "nearest client")} ${percent(plane.near)} % are its nearest here, too`;
+    said.push("Clients that are near each other have similar data. The map keeps distances ");
+    said.push(exact(keptWords(plane.distance), `rank correlation ${plane.distance.toFixed(2)} (${plane.title})`));
+    said.push(`${near}. `);
   }
   if (sheet.block.sample)
     said.push(
       `${thousands(sheet.block.count)} of ${thousands(sheet.block.sample.of)} clients are shown: ${sheet.block.sample.how}.`,
     );
-  byId("kept").textContent = said.join(" ");
+  renew(byId("kept"), said);
+}
+
+function keptWords(correlation) {
+  const [, words] = KEPT.find(([least]) => correlation >= least);
+  return words;
 }

@@ -111,9 +111,8 @@ function addSection(node) {
 }
 
 function finish(first) {
-  const [left, right] = first.querySelectorAll(".column");
-  left.append(...[groupsPart(block)].filter(Boolean));
-  right.append(...[matrixPart(block)].filter(Boolean));
+  const left = first.querySelector(".column");
+  left.append(...[groupsPart(block), matrixPart(block)].filter(Boolean));
   if (!block.algorithms.length) first.append(make("h3", {}, "All clients"), ...[tablePart(block)].flat());
   for (const later of laterSections()) addSection(later());
   document.body.dataset.ready = "1";

@@ -10,6 +10,8 @@ import { addPointer, onKey } from "./pointer.js";
 import { drawWith, moveTo, queueDraw, resize, screenOf, sheet, targetPlaces, zoom, zoomAll } from "./sheet.js";
 import { change, choose, listen, state } from "./state.js";
 
+const FEW = 12; // of so few clients the map needs less space
+
 export function mapSection(data) {
   sheet.block = data;
   drawWith(drawMap);
@@ -17,6 +19,7 @@ export function mapSection(data) {
   sheet.places = targetPlaces();
   sheet.canvas = make("canvas", {
     id: "map-canvas",
+    class: sheet.block.count <= FEW ? "few" : null,
     tabindex: 0,
     role: "application",
     "aria-label": `Map of ${plural(sheet.block.count, "client")}. Arrow keys move between clients, Enter chooses one, Space adds it to the selection, Escape clears.`,

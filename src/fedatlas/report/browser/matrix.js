@@ -51,7 +51,7 @@ export function matrixPart(data) {
     const [one, other] = cell(event);
     if (one === undefined || other === undefined) return;
     change({ hover: one });
-    words.textContent = `${clip(block.clients.name[one], 40)} and ${clip(block.clients.name[other], 40)}: cosine ${decimal(cosine(currentSource(), one, other))}`;
+    words.textContent = `${clip(block.clients.name[one], 40)} and ${clip(block.clients.name[other], 40)}: likeness ${decimal(cosine(currentSource(), one, other))}`;
   });
   canvas.addEventListener("pointerleave", () => {
     change({ hover: null });
@@ -117,7 +117,8 @@ function leftEdge() {
 
 function tellMatrix(words) {
   const shown = block.count > MOST_ROWS ? ` ${MOST_ROWS} of the clients are drawn.` : "";
-  words.textContent = `The cosine of every two clients' vectors, to within ${currentSource().error}; 1 is alike, 0 unrelated, −1 opposite.${shown}`;
+  words.textContent = `Likeness of every two clients: 1 is alike, 0 unrelated, −1 opposite.${shown}`;
+  words.title = `The cosine of the two clients' vectors, to within ${currentSource().error}`;
 }
 
 function compose(canvas, painted, order) {

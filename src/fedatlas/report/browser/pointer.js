@@ -33,26 +33,26 @@ export function addPointer(tip) {
       Object.assign(sheet, { x: held.from.x + at[0] - held.at[0], y: held.from.y + at[1] - held.at[1] });
     queueDraw();
   });
+  const settle = () => {
+    held = null;
+    sheet.lasso = null;
+    queueDraw();
+  };
   const stop = (event) => {
     if (!held) return;
     const at = where(event);
     if (sheet.lasso && sheet.lasso.length > 3) takeLasso();
     else if (!held.moved) {
       const client = hit(at);
-      if (client === null) choose(null);
-      else if (event.ctrlKey || event.metaKey) toggle(client);
+      // A click beside a dot leaves the card as it is; Escape closes it.
+      if (client === null) return settle();
+      if (event.ctrlKey || event.metaKey) toggle(client);
       else choose(client);
     }
-    held = null;
-    sheet.lasso = null;
-    queueDraw();
+    settle();
   };
   sheet.canvas.addEventListener("pointerup", stop);
-  sheet.canvas.addEventListener("pointercancel", () => {
-    held = null;
-    sheet.lasso = null;
-    queueDraw();
-  });
+  sheet.canvas.addEventListener("pointercancel", () => settle());
   sheet.canvas.addEventListener("pointerleave", () => {
     if (!held) change({ hover: null });
     showTip(tip, null);

@@ -102,12 +102,12 @@ function columns() {
           .map((one) => one.text)
           .join("; "),
     },
-    own && metric.name === "accuracy" && clients.shares
+    own && metric.name === "accuracy" && block.fixed_answers
       ? {
           key: "simple",
-          title: "One answer in %",
+          title: "Always one answer",
           value: (client) => commonest(block, client)?.share ?? NaN,
-          cell: (client) => (commonest(block, client) ? bare(commonest(block, client).share) : "–"),
+          cell: simpleCell,
         }
       : null,
     block.groupings.length
@@ -123,10 +123,22 @@ function columns() {
         }
       : null,
     block.sources.length && block.count <= 1000
-      ? { key: "near", title: "Cosine to nearest", value: nearness, cell: (client) => decimal(nearness(client)) }
+      ? { key: "near", title: "Likeness to nearest", value: nearness, cell: (client) => decimal(nearness(client)) }
       : null,
   ];
   return found.filter(Boolean);
+}
+
+function simpleCell(client) {
+  const simple = commonest(block, client);
+  if (!simple) return "–";
+  const about = `Always answering “${simple.label}” is right in so many of its ${simple.of} examples`;
+  return make(
+    "span",
+    { title: about },
+    `${bare(simple.share)} `,
+    make("small", { class: "aside" }, clip(simple.label, 12)),
+  );
 }
 
 function groupCell(client) {
@@ -156,7 +168,7 @@ function reasonCell(client) {
       make(
         "span",
         { class: "tag", title: `Always answering “${simple.label}” is right more often` },
-        "worse than one answer",
+        "worse than always one answer",
       ),
     );
   const kinds = [...new Set(reasonsOf(client).map((one) => one.kind))].filter((kind) => kind !== "held-out");

@@ -30,7 +30,13 @@ export function timePart(data) {
     change({ frame: null });
     fillSlider(slider);
   });
-  addEventListener("resize", () => fillPanels(panels));
+  // Drawn to the width that they have, once they have one.
+  let wide = null;
+  new ResizeObserver(() => {
+    if (panels.clientWidth === wide) return;
+    wide = panels.clientWidth;
+    fillPanels(panels);
+  }).observe(panels);
   fillPanels(panels);
   fillSlider(slider);
   return [slider, panels, note(aboutLines())];

@@ -1,10 +1,10 @@
 // Why clients are served badly, each cause with its evidence; and what to try.
 
-import { groupGap, nothingWords, worstClient } from "./answers.js";
+import { adviceWords, groupGap, nothingWords, worstClient } from "./answers.js";
 import { scatter } from "./chart.js";
 import { clearlyBelow, meanOverClients } from "./compare.js";
 import { labelShares, nearest } from "./data.js";
-import { clientLink, commandCode, copyButton, make, note, renew } from "./dom.js";
+import { clientLink, commandCode, copyButton, exact, make, note, renew } from "./dom.js";
 import { clip, decimal, kindWords, plural } from "./format.js";
 import { metric, metricTitle, sidewards, told, withSpan, worse } from "./metric.js";
 import { colourOf, currentSource } from "./plane.js";
@@ -79,11 +79,11 @@ function cause(title, words, picture) {
 }
 
 function correlationWords(found, more, less) {
-  if (!found) return "Too few clients for a rule; they are drawn as they are.";
+  if (!found) return ["Too few clients for a rule; they are drawn as they are."];
   const span = `rank correlation ${decimal(found.value)}, 95 % interval ${decimal(found.low)} to ${decimal(found.high)}`;
-  if (found.low > 0) return `${more} (${span}).`;
-  if (found.high < 0) return `${less} (${span}).`;
-  return `No clear relation (${span}).`;
+  if (found.low > 0) return [exact(`${more}.`, span)];
+  if (found.high < 0) return [exact(`${less}.`, span)];
+  return [exact("No clear relation: chance may explain what is seen.", span)];
 }
 
 function factor(own, tested, title, value, { xTitle, logarithmic = false, more, less, same }) {
@@ -104,11 +104,7 @@ function factor(own, tested, title, value, { xTitle, logarithmic = false, more, 
   if (!differ) return cause(title, `Not the reason: all clients have ${same(points[0]?.x)}.`);
   const words = metric.higher ? correlationWords(found, more, less) : correlationWords(found, less, more);
   const name = points.length <= NAMED ? (client) => clip(block.clients.name[client], 14) : null;
-  return cause(
-    title,
-    words,
-    scatter(points, `${metricTitle()} by ${xTitle}: ${words}`, { xTitle, logarithmic, choose, name }),
-  );
+  return cause(title, words, scatter(points, `${metricTitle()} by ${xTitle}`, { xTitle, logarithmic, choose, name }));
 }
 
 function sizeCause(own, tested) {
@@ -126,8 +122,8 @@ function distanceCause(own, tested) {
   if (!source || block.count > MOST_NEAR || block.count < 3) return null;
   const near = (client) => mean(nearest(source, client, 3, block.count).map((pair) => pair[1]));
   return factor(own, tested, "Distance from the others", near, {
-    xTitle: `likeness to the ${Math.min(3, block.count - 1)} nearest (mean cosine)`,
-    same: (value) => `the same cosine, ${decimal(value)}`,
+    xTitle: `likeness to the ${Math.min(3, block.count - 1)} nearest (1 is alike)`,
+    same: (value) => `the same likeness to others, ${decimal(value)}`,
     more: "Clients that are like others are served better",
     less: "Clients that are like others are served worse",
   });
@@ -172,7 +168,8 @@ function suspectLine(own) {
     "li",
     {},
     clientLink(block.clients.name[own.client], () => choose(own.client)),
-    `: ${own.text || kindWords(own.kind)}.`,
+    ": ",
+    exact(`${own.text || kindWords(own.kind)}.`, own.figure),
     own.look ? make("span", { class: "aside" }, ` Look at ${own.look}.`) : null,
   );
 }
@@ -192,7 +189,7 @@ function withGroupNames(text) {
 
 function shiftPart() {
   if (!block.check) return null;
-  const names = { inputs: "inputs", label_shares: "label shares", labelling: "labelling" };
+  const names = { inputs: "Inputs", label_shares: "Shares of the labels", labelling: "What labels mean" };
   return make(
     "div",
     { class: "cause" },
@@ -208,10 +205,10 @@ function shiftPart() {
           make(
             "span",
             { class: `tag${own.found ? " found" : ""}` },
-            own.found ? `differ, strength ${own.strength.toFixed(2)}` : "do not differ",
+            way === "labelling" ? (own.found ? "differs" : "does not differ") : own.found ? "differ" : "do not differ",
           ),
         ),
-        make("dd", {}, withGroupNames(own.evidence)),
+        make("dd", {}, exact(withGroupNames(own.evidence), own.figures)),
       ]),
     ),
     block.check.remarks.map((remark) => note(`Cannot be told: ${remark}`)),
@@ -232,7 +229,7 @@ export function commandLine(command, why) {
   return make(
     "div",
     { class: "command", "data-command": command },
-    why ? make("p", {}, why[0].toUpperCase() + why.slice(1)) : null,
+    why ? make("p", {}, adviceWords(why)) : null,
     make("div", { class: "code" }, commandCode(command), copyButton(command)),
   );
 }
