@@ -39,14 +39,14 @@ LabelsOption = Annotated[
     bool, typer.Option("--labels/--no-labels", help="With --start group: whether to look at the clients' labels.")
 ]
 ExamplesOption = Annotated[
-    int | None, typer.Option("--examples", help="Use only so many training examples of each client.")
+    int | None, typer.Option("--examples", help="Use only this many training examples of each client.")
 ]
 TuneOption = Annotated[
     str | None,
     typer.Option(
         "--tune",
-        help="What is tuned: personal (what the algorithm keeps so), and beside that a copy for each client of the "
-        "head, the norms or all of the model; default personal, or head where the algorithm keeps nothing so.",
+        help="What is tuned: personal (what the algorithm keeps on a client), or also each client's copy of the "
+        "head, the norms or all of the model; default personal, or head if the algorithm keeps nothing on clients.",
     ),
 ]
 TuningRoundsOption = Annotated[
@@ -70,7 +70,8 @@ CompileOption = Annotated[
 SaveOption = Annotated[
     Path | None,
     typer.Option(
-        "--save", help="A folder for the adapted networks, one a client; earlier ones of the same clients are replaced."
+        "--save",
+        help="A folder for the adapted networks, one for each client; earlier ones of the same clients are replaced.",
     ),
 ]
 OnnxOption = Annotated[bool, typer.Option("--onnx", help="With --save: as ONNX too (needs the extra onnx).")]

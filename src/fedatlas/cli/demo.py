@@ -14,7 +14,9 @@ from fedatlas.cli.terminal import friendly, say
 def demo(
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", "-f", help="Where all is kept, in place of an earlier demo; default runs/demo."),
+        typer.Option(
+            "--folder", "-f", help="Where everything is kept; an earlier demo there is replaced; default runs/demo."
+        ),
     ] = None,
     workers: WorkersOption = None,
     rounds: Annotated[int, typer.Option("--rounds", "-r", help="How many rounds of training.")] = 20,

@@ -13,7 +13,9 @@ from fedatlas.runs.schema import check_run
 
 def export(
     run: Annotated[Path, typer.Argument(help="The folder of a run that `train` or `compare` made.")],
-    to: Annotated[Path | None, typer.Option("--to", help="The files' folder; default export in the run's.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="The folder for the files; default `export` in the run's folder.")
+    ] = None,
     client: Annotated[
         str | None, typer.Option("--client", help="The model of this client, with what it keeps for itself.")
     ] = None,

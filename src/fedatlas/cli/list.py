@@ -23,7 +23,7 @@ def list_(
         bool, typer.Option("--disclosures", help="Show instead what leaves a client, by algorithm and by atlas.")
     ] = False,
 ) -> None:
-    """Show what the other commands can be given by name, one line each."""
+    """List the names that other commands accept, one line each."""
     with friendly():
         if disclosures:
             print_lines("what leaves a client", disclosures_by_algorithm())

@@ -49,7 +49,7 @@ def map_(
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option("--run", help="A run's folder: map the parameters that its clients keep at home, and no data."),
+        typer.Option("--run", help="A run's folder: map the parameters that its clients keep, instead of data."),
     ] = None,
     source: Annotated[
         str, typer.Option("--source", help="What makes the vectors: one of `fedatlas list atlases`.")

@@ -69,7 +69,7 @@ AlgorithmOption = Annotated[
 ]
 AlgorithmsArgument = Annotated[
     list[str],
-    typer.Argument(callback=_allowed_by_typing, help="Names, as `fedatlas list algorithms` has them, or `all`."),
+    typer.Argument(callback=_allowed_by_typing, help="Names from `fedatlas list algorithms`, or `all`."),
 ]
 DataOption = Annotated[
     str | None,

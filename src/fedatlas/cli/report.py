@@ -25,7 +25,7 @@ def report(
     open_: OpenOption = False,
     share: ShareOption = False,
 ) -> None:
-    """Write one HTML page about a run, or comparing several."""
+    """Write one HTML page about a run, or one that compares several."""
     with friendly():
         for folder in runs:
             if not any(folder.glob(f"*/{RESOLVED}")):
@@ -41,7 +41,7 @@ def report(
 
 
 def print_results(runs: list[Run]) -> None:
-    """Print one table of runs, one row an algorithm, and a note where rows are over different clients."""
+    """Print one table of runs, one row for each algorithm, and a note where rows are over different clients."""
     from fedatlas.report import results_table, split_note, table_note
 
     print_rows(results_table(runs), table_note(runs))

@@ -36,16 +36,18 @@ class DataSection:
 
     source: str | Path = setting("digits", "a name from `fedatlas list datasets`, or a path")
     folder: str | Path | None = setting(
-        None, "where the files of named data sets are; none is the variable FEDATLAS_DATA"
+        None, "the folder of named data sets' files; by default the one that the variable FEDATLAS_DATA names"
     )
     domains: Sequence[str] | None = setting(None, "only these domains of the data set, in this order")
     mean: Sequence[float] | None = setting(None, "of images, by channel; with `std`, inputs are (x - mean) / std")
     std: Sequence[float] | None = setting(None, "of images, by channel")
     partition: str | Mapping[str, Any] | None = setting(
-        None, "a name from `fedatlas list partitions`, or a table with a name and options; none suits the data"
+        None,
+        "a name from `fedatlas list partitions`, or a table with a name and options; by default one that suits the "
+        "data",
     )
     test: str | None = setting(
-        None, "the examples that a client is tested on: client, domain or all; none suits the data"
+        None, "the examples that a client is tested on: client, domain or all; by default what suits the data"
     )
     test_fraction: float = setting(
         0.25, "the share of examples set apart for the test, where the data have no test part"
@@ -62,7 +64,7 @@ class DataSection:
     client: str | None = setting(None, "of a table: the column of the client; empty if there is none")
     task: str | None = setting(
         None,
-        "of your own data, what is predicted: classification, multi-label, regression or segmentation; none is "
+        "of your own data, what is predicted: classification, multi-label, regression or segmentation; by default "
         "classification",
     )
     label: str | Sequence[str] | None = setting(
@@ -88,7 +90,8 @@ class ModelSection:
     """``[model]``: a model's name and its options."""
 
     name: str | None = setting(
-        None, "a name from `fedatlas list models`, with the model's options beside it; none suits the data"
+        None,
+        "a name from `fedatlas list models`, with the model's options beside it; by default one that suits the data",
     )
 
 
@@ -147,7 +150,7 @@ class TrainingTables:
         None, "a table: padding, flip, degrees, rotate, erase, erase_pixels of training images"
     )
     buffers: Literal["average", "keep", "none"] | None = setting(
-        None, "what becomes of running statistics; none is the algorithm's choice"
+        None, "what becomes of running statistics; by default the algorithm decides"
     )
     equal_weights: bool = setting(False, "clients count the same, whatever their size")
 
@@ -158,8 +161,8 @@ class FlowerSection:
 
     clients: int | Sequence[str] | None = setting(
         None,
-        "how many clients to wait for before round 1, or their names in the roster's order; none takes those that are "
-        "there when no new one has come for 10 s",
+        "how many clients to wait for before round 1, or their names in the roster's order; by default those that "
+        "are there when no new one has come for 10 s",
     )
     minimum: int | float = setting(
         1, "answers without which a round changes nothing: a number, or a share of the cohort"
@@ -233,7 +236,11 @@ SECTIONS: dict[str, list[Setting]] = {
 }
 """The sections and their keys; ``[algorithms]`` holds options by algorithm."""
 SEED = Setting(
-    "", "seed", int, Settings.__dataclass_fields__["seed"].default, "all randomness; `[seeds]` sets some apart"
+    "",
+    "seed",
+    int,
+    Settings.__dataclass_fields__["seed"].default,
+    "the seed of all random numbers; `[seeds]` sets some of them separately",
 )
 SETTINGS: dict[str, Setting] = {one.key: one for one in (SEED, *(one for keys in SECTIONS.values() for one in keys))}
 """Every key of a config that does not depend on a name, as ``--set`` takes it."""

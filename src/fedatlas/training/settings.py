@@ -33,7 +33,7 @@ class TrainingPlan:
 
     rounds: int = setting(20, "rounds of training", least=1)
     cohort: int | float | None = setting(
-        None, "clients a round: a number, or a fraction of those that may train such as 0.1; none is all"
+        None, "clients a round: a number, or a fraction of those that may train, such as 0.1; by default all"
     )
     evaluate_every: int = setting(1, "rounds between evaluations; the last round is always evaluated", least=1)
     test_own: bool = setting(
@@ -44,12 +44,14 @@ class TrainingPlan:
     )
     intervals: bool = setting(False, "give each metric of each client a 95 % interval, from its test examples")
     checkpoint_every: int | None = setting(
-        None, "rounds between checkpoints; none is by the clock, so that saving takes at most 5 % of the time", least=1
+        None,
+        "rounds between checkpoints; by default the clock decides, so that saving takes at most 5 % of the time",
+        least=1,
     )
     memory_limit: float | None = setting(
         None,
-        "gigabytes of the clients' memory held in RAM, the rest is in the run's folder; none is a quarter of the RAM. "
-        "It changes no bit",
+        "gigabytes of the clients' memory held in RAM, the rest is in the run's folder; by default a quarter of the "
+        "RAM. It changes no bit",
         least=0,
     )
 
@@ -81,7 +83,7 @@ class Machine:
     """Where and how the clients of a simulation run; apart from the engine ``vmap``, it changes no bit."""
 
     device: str = setting("cpu", "cpu, cuda or cuda:N")
-    workers: int | None = setting(None, "processes on a CPU; none is one a core", least=1)
+    workers: int | None = setting(None, "processes on a CPU; by default one for each core", least=1)
     engine: str = setting(
         AUTO,
         "how clients run: auto, or loop (one by one), workers (processes), graph (recorded steps), vmap (all together)",
@@ -105,7 +107,8 @@ class Settings(Machine, TrainingPlan, LocalWork):
 
     model: Model | None = setting(
         None,
-        "a name from `fedatlas list models`, a module, or a function that makes one; none suits data and algorithm",
+        "a name from `fedatlas list models`, a module, or a function that makes one; by default one that suits data "
+        "and algorithm",
     )
     model_options: Mapping[str, Any] = setting({}, "options of a model that is given by name")
     optimizer: LocalOptimizer | None = setting(None, "how a client steps, in place of the algorithm's choice")
