@@ -71,6 +71,7 @@ def test_names_of_the_users_own_stand_in_the_table_and_the_report(tmp_path: Path
     result = invoke("compare", *names, *given)
     assert result.exit_code == 0, result.output
     assert re.findall(r"^(\S+) +\d", result.output, re.M) == names
+    assert re.findall(r"^(\S+): round 1 of 1", result.output, re.M) == names
     again = invoke("report", *(tmp_path / f"runs/{name}-0" for name in names), "--to", tmp_path / "page.html")
     assert re.findall(r"^(\S+) +\d", again.output, re.M) == names
     assert "<title>weak, strong and fedprox on " in (tmp_path / "page.html").read_text()

@@ -116,7 +116,7 @@ def _fitting(settings: dict[Path, Config], machine: Machine, *, resume: bool, al
         remark(f"{name} is left out: {why}")
     fit = {where: one for where, one in settings.items() if one.values["algorithm"]["name"] not in unfit}
     if not fit:
-        raise UsageError("no algorithm fits these data and this model; why is said above.", code="task-unfit")
+        raise UsageError("no algorithm fits these data and this model; the reasons are above.", code="task-unfit")
     return fit
 
 

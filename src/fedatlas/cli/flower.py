@@ -155,7 +155,7 @@ def node(
         _check_connection(superlink, authority, key, insecure=insecure)
         for path in (authority, key, copies_key):
             if path is not None and not path.exists():
-                raise UsageError(f"there is no {path}.", code="file-missing", path=path)
+                raise UsageError(f"there is no file {path}. Check the path.", code="file-missing", path=path)
         memory = state.resolve() / "memory" / client
         settings: dict[str, Any] = {"client": client, "memory": str(memory), "device": device}
         if data is not None and not Path(data).exists() and data.lower().replace("-", "_") not in DATASETS:

@@ -31,7 +31,7 @@ def policy(
         check_file("policy", file, POLICY)
         if file.exists() and not overwrite:
             raise UsageError(
-                f"{file} is there already. Change it by hand, or add --overwrite.", code="file-exists", path=str(file)
+                f"{file} already exists. Change it by hand, or add --overwrite.", code="file-exists", path=str(file)
             )
         if set_ and wanted is None:
             raise UsageError("--set changes the config of --for; give both.", code="settings-conflict", got=set_)

@@ -69,7 +69,7 @@ def train_config(
             algorithm,
             config.run_settings(federation.data, machine),
             RunFolder(folder=folder, resume=resume, overwrite=overwrite, config=config.to_toml()),
-            progress=make_progress(show, algorithm.name, rounds),
+            progress=make_progress(show, _label(config, algorithm.name), rounds),
             callbacks=callbacks,
         )
     except KeyboardInterrupt:
@@ -83,6 +83,12 @@ def train_config(
     if played == rounds and show is not False:
         remark(f"{folder} already had all {rounds} rounds: nothing was left to do.")
     return run
+
+
+def _label(config: Config, name: str) -> str:
+    """Return the name that [algorithms] gives a run, else the algorithm's."""
+    chosen = str(config.values["algorithm"]["name"])
+    return chosen if "name" in config.values["algorithms"].get(chosen, {}) else name
 
 
 def check_clients(config: Config, folder: Path) -> Diagnosis | None:

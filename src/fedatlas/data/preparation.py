@@ -137,7 +137,7 @@ class Preparation:
         numbers, categories = (sum(column.kind == kind for column in self.columns) for kind in (NUMBER, CATEGORY))
         said = [
             f"{self.width} inputs from {len(self.columns)} columns: {numbers} of numbers, scaled by the mean and the "
-            f"standard deviation over all training rows, and {categories} of categories, one input each category"
+            f"standard deviation over all training rows, and {categories} of categories, one input for each category"
         ]
         if filled:
             said.append(

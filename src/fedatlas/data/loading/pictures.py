@@ -55,7 +55,7 @@ class Pictures:
                 )
             if own[1] != first[1]:
                 raise DataError(
-                    f"{file}: this picture has {own[1]} a pixel, {files[0]} has {first[1]}. Write all alike.",
+                    f"{file}: this picture has {own[1]} a pixel, {files[0]} has {first[1]}. Give all the same depth.",
                     code="pictures-differ",
                     path=str(file),
                 )

@@ -74,7 +74,7 @@ def from_texts(
     owner, owners = _numbered(clients if clients is not None else [""] * len(texts))
     kept = _draw_clients(owner, len(owners), [len(line) for line in texts], fraction, seed)
     if not len(kept):
-        raise DataError(f"{name}: there are no texts.", code="data-empty", what="texts")
+        raise DataError(f"{name}: there are no texts. Check the column of the text.", code="data-empty", what="texts")
     lines = [texts[i] for i in kept]
     owner, owners = _numbered([owners[i] for i in owner[kept]])
     domain, domain_names = _numbered([domains[i] for i in kept] if domains is not None else [""] * len(kept))
