@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
+from fedatlas.report.intervals import over_seeds
+
 Result = dict[str, Any]
 NAMES = {
     "fedavg": "FedAvg",
@@ -34,6 +36,20 @@ def tables(results: Sequence[Result]) -> str:
     found = [_by_domain(cell, {key[1]: own for key, own in rows.items() if key[0] == cell}) for cell in cells]
     overview = _overview({key: own for cell in plain for key, own in rows.items() if key[0] == cell})
     return "\n\n".join(text for text in (overview, *found) if text)
+
+
+def paired(results: Sequence[Result]) -> str:
+    """Return a table of ``auto`` less each other method on the same seeds, in points, with the interval of 95 %."""
+    found = {(one["cell"], one["method"], one["seed"]): 100 * one["accuracy"] for one in best_starts(results)}
+    lines = ["| cell | auto less | points | by seed |", "|" + "---|" * 4]
+    for cell, method in dict.fromkeys((cell, method) for cell, method, _ in found if method != "auto"):
+        seeds = sorted(own[2] for own in found if own[:2] == (cell, method) and (cell, "auto", own[2]) in found)
+        off = [found[cell, "auto", seed] - found[cell, method, seed] for seed in seeds]
+        if len(off) > 1:
+            mean_off, half = over_seeds(off)
+            by_seed = ", ".join(f"{value:+.1f}" for value in off)
+            lines.append(f"| {cell} | {NAMES[method]} | {mean_off:+.2f} ± {half:.2f} | {by_seed} |")
+    return "\n".join(lines)
 
 
 def best_starts(results: Sequence[Result]) -> list[Result]:

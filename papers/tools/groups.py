@@ -32,7 +32,7 @@ from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.sharing import ByGroup, Level
 from fedatlas.runs.files import atomic_write
 from papers.tools.group_cells import CELLS
-from papers.tools.group_tables import NAMES, Result, tables
+from papers.tools.group_tables import NAMES, Result, paired, tables
 
 GRID = [(first, second, gamma) for first in (0.3, 0.6, 1, 2) for second in (0, 0.6) for gamma in (0, 0.5, 0.6, 0.7)]
 """For CFL: eps1 as a share of the longest mean change, eps2 as one of a client's longest change, and gamma_max."""
@@ -260,11 +260,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--out", type=Path, default=None, help="where results are kept")
     parser.add_argument("--tables", action="store_true", help="only print what is kept")
+    parser.add_argument("--paired", action="store_true", help="with --tables: auto less each other method, by seed")
     options = parser.parse_args()
     kept = Kept.read(options.out)
     if options.tables:
         shown = [r for r in kept.runs if r["cell"] in options.cells and r["seed"] in options.seeds]
-        print(tables([result for result in shown if result["method"] in options.methods or options.methods == ["all"]]))
+        shown = [result for result in shown if result["method"] in options.methods or options.methods == ["all"]]
+        print((paired if options.paired else tables)(shown))
         return
     if unknown := [method for method in options.methods if method not in NAMES]:
         parser.error(f"unknown methods: {', '.join(unknown)}; known are {', '.join(NAMES)}")
