@@ -17,7 +17,7 @@ from fedatlas.cli.app import app
 from fedatlas.client.runner import ClientRunner
 from fedatlas.errors import RunFolderError, TrainingError
 from fedatlas.runs.run import Run
-from fedatlas.runs.writer import RunWriter
+from fedatlas.runs.writer import RunWriter, check_same
 from fedatlas.seeds import Seeds
 from fedatlas.training.settings import Settings
 from fedatlas.training.train import train
@@ -223,6 +223,15 @@ def test_resuming_under_other_settings_is_refused_by_key(tmp_path: Path) -> None
     with raises(RunFolderError, "settings-differ") as caught:
         _short(tmp_path / "run", batch_size=16, resume=True)
     assert "training.batch_size: 32 then, 16 now" in str(caught.value)
+
+
+def test_a_part_that_had_another_name_in_an_older_version_is_the_same(tmp_path: Path) -> None:
+    now = _short(tmp_path / "run", rounds=1).resolved
+    algorithm = {**now["algorithm"], "optimizer": {**now["algorithm"]["optimizer"], "part": "PlainSGD"}}
+    check_same({**now, "algorithm": algorithm}, now, tmp_path)
+    algorithm["optimizer"]["part"] = "Adam"
+    with raises(RunFolderError, "settings-differ"):
+        check_same({**now, "algorithm": algorithm}, now, tmp_path)
 
 
 def test_resuming_in_a_folder_of_other_files_says_one_thing(tmp_path: Path) -> None:
