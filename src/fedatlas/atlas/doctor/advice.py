@@ -121,7 +121,7 @@ def advise(
         found.append(Advice(commands.group, "a model for each group that gains"))
     if inputs.found:
         # The method keeps a part of the model with each client that the data's usual model has.
-        way, why = ("fedbn", "each keeps its own norms") if images else ("fedper", "each keeps its own last layer")
+        way, why = ("fedbn", "each client's own norms") if images else ("fedper", "each client's own last layer")
         found.append(Advice(commands.compare[way], why))
     if label_shares.found:
         found.append(Advice(commands.compare["feddisco"], "allows for shares of labels"))

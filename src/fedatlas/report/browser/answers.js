@@ -64,7 +64,12 @@ function worstAnswer(block) {
   const where = others.length ? ` under ${clip(own.label, 24)}${others.join("")}` : "";
   return answer(
     "Who is served worst?",
-    make("p", {}, link(block, client), `: ${metric.title} ${withSpan(own, client)}${where}`),
+    make(
+      "p",
+      {},
+      link(block, client),
+      `: ${metric.title} ${withSpan(own, client)}${where}`.replaceAll(" %", "\u00a0%"),
+    ),
     simplerPart(block, own, client),
     make("p", { class: "aside" }, mainReason(block, client)),
   );
@@ -156,8 +161,13 @@ export function betterPart(block) {
   );
 }
 
-export function adviceWords(why) {
-  return why === "until repaired" ? "Until that is repaired, train without it" : capital(why);
+export function adviceWords({ command, why }) {
+  // What is left out until it is repaired is named in the command.
+  const [, key, list] = command.match(/data\.(drop|held_out)=(\[[^\]]*\])/) || [];
+  if (why !== "until repaired" || !list) return capital(why);
+  const kind = key === "drop" ? "column" : "client";
+  const names = list.split(",").length;
+  return `Until that is repaired, train without ${names > 1 ? `these ${kind}s` : `this ${kind}`}`;
 }
 
 function firstAction(block) {
@@ -172,7 +182,7 @@ function firstAction(block) {
   return {
     words: `Look at ${first.look}.`,
     own,
-    after: own.why ? `${adviceWords(own.why)}:` : "",
+    after: own.why ? `${adviceWords(own)}:` : "",
   };
 }
 

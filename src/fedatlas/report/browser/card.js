@@ -128,7 +128,7 @@ function remedies(client) {
     make(
       "div",
       { class: "remedy" },
-      own.why ? make("p", { class: "note" }, `${adviceWords(own.why)}:`) : null,
+      own.why ? make("p", { class: "note" }, `${adviceWords(own)}:`) : null,
       make("div", { class: "code" }, commandCode(own.command), copyButton(own.command)),
     ),
   );

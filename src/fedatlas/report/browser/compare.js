@@ -201,12 +201,18 @@ function differenceWords(value, half, over) {
   return `${signed(value, half)}${points}, from ${signed(value - half, half)} to ${signed(value + half, half)}, over ${over}`;
 }
 
+function withSeeds() {
+  return [" Train with ", make("code", { class: "whole" }, "--seeds 0,1,2"), " for intervals over seeds."];
+}
+
 function intervalNote() {
   const all = block.differences.flat();
   const said = (metric.percent ? "In percent. " : "") + (metric.higher ? "" : "Lower is better. ");
   if (all.some((one) => /^\d+ seeds$/.test(one[2])))
-    return `${said}± is half of a 95 % interval over seeds. A difference whose interval holds 0 may be chance.`;
-  if (metric.name !== "accuracy")
-    return `${said}One seed each: a difference may be chance. Train with --seeds 0,1,2 for intervals over seeds.`;
-  return "In percent. ± is half of a 95 % interval over test examples: another seed may differ by more. Train with --seeds 0,1,2 for intervals over seeds.";
+    return [`${said}± is half of a 95 % interval over seeds. A difference whose interval holds 0 may be chance.`];
+  if (metric.name !== "accuracy") return [`${said}One seed each: a difference may be chance.`, ...withSeeds()];
+  return [
+    "In percent. ± is half of a 95 % interval over test examples: another seed may differ by more.",
+    ...withSeeds(),
+  ];
 }

@@ -27,6 +27,9 @@ const KINDS = {
   "images-broken": "broken images",
   "test-in-training": "test examples in training",
   "same-examples": "examples of another client",
+  "labels-untold": "labels that cannot be judged",
+  "columns-missing": "columns without values",
+  "few-tests": "few test examples",
   "unlike-others": "unlike all others",
 };
 

@@ -5,7 +5,7 @@ import { answersPart, betterPart, warning, worstClient } from "./answers.js";
 import { cardPart } from "./card.js";
 import { forgetColors } from "./color.js";
 import { comparePart } from "./compare.js";
-import { readBlock } from "./data.js";
+import { nearest, readBlock } from "./data.js";
 import { byId, make, note, renew, section } from "./dom.js";
 import { clip, plural, thousands } from "./format.js";
 import { madePart, newcomersPart } from "./made.js";
@@ -20,6 +20,7 @@ import { tablePart } from "./table.js";
 import { timePart } from "./time.js";
 import { tryPart, whyPart } from "./why.js";
 
+const MOST_NEAR = 1000;
 const block = readBlock();
 setMetric(block);
 setBlock(block);
@@ -120,7 +121,15 @@ function finish(first) {
 
 function firstClient() {
   if (block.check?.suspects.length) return block.check.suspects[0].client;
-  return block.algorithms.length ? worstClient(block.algorithms[0]) : null;
+  return block.algorithms.length ? worstClient(block.algorithms[0]) : loneliest();
+}
+
+function loneliest() {
+  // The client that is least like its nearest one.
+  const source = block.sources[0];
+  if (!source || block.count < 2 || block.count > MOST_NEAR) return null;
+  const near = Array.from({ length: block.count }, (_, client) => nearest(source, client, 1, block.count)[0][1]);
+  return near.indexOf(Math.min(...near));
 }
 
 function start() {

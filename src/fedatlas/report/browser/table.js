@@ -88,6 +88,7 @@ function columns() {
           key: "accuracy",
           title: `${metricTitle()}${unit() && " in %"}, ${clip(own.label, 18)}`,
           value: (client) => own.value[client],
+          csv: (client) => plainNumber(inPercent(own.value[client])),
           cell: (client) => valueCell(own, client),
         }
       : null,
@@ -107,6 +108,7 @@ function columns() {
           key: "simple",
           title: "Always one answer",
           value: (client) => commonest(block, client)?.share ?? NaN,
+          csv: (client) => plainNumber(inPercent(commonest(block, client)?.share ?? NaN)),
           cell: simpleCell,
         }
       : null,
@@ -115,11 +117,11 @@ function columns() {
       : null,
     { key: "train", title: "To train", value: (client) => clients.train[client] },
     clients.test[0] >= 0 ? { key: "test", title: "To test", value: (client) => clients.test[client] } : null,
-    clients.shares
+    clients.shares && new Set(Array.from(clients.name, (_, client) => classCount(client))).size > 1
       ? {
           key: "classes",
           title: "Classes",
-          value: (client) => labelShares(block, client).filter((share) => share > 0).length,
+          value: classCount,
         }
       : null,
     block.sources.length && block.count <= 1000
@@ -127,6 +129,10 @@ function columns() {
       : null,
   ];
   return found.filter(Boolean);
+}
+
+function classCount(client) {
+  return labelShares(block, client).filter((share) => share > 0).length;
 }
 
 function simpleCell(client) {
@@ -168,7 +174,7 @@ function reasonCell(client) {
       make(
         "span",
         { class: "tag", title: `Always answering “${simple.label}” is right more often` },
-        "worse than always one answer",
+        "worse than one answer",
       ),
     );
   const kinds = [...new Set(reasonsOf(client).map((one) => one.kind))].filter((kind) => kind !== "held-out");
@@ -332,9 +338,13 @@ function saveRows() {
   const heads = [...own.map((column) => column.title), ...(algorithm ? ["low", "high"] : [])];
   const found = rows().map(({ client }) => [
     ...own.map((column) => (column.csv ? column.csv(client) : plainNumber(column.value(client)))),
-    ...(algorithm ? [plainNumber(algorithm.low[client]), plainNumber(algorithm.high[client])] : []),
+    ...(algorithm ? [algorithm.low, algorithm.high].map((row) => plainNumber(inPercent(row[client]))) : []),
   ]);
   saveFile("clients.csv", csvText([heads, ...found]), "text/csv");
+}
+
+function inPercent(value) {
+  return metric.percent ? 100 * value : value;
 }
 
 function plainNumber(value) {

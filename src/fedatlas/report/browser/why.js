@@ -229,7 +229,7 @@ export function commandLine(command, why) {
   return make(
     "div",
     { class: "command", "data-command": command },
-    why ? make("p", {}, adviceWords(why)) : null,
+    why ? make("p", {}, adviceWords({ command, why })) : null,
     make("div", { class: "code" }, commandCode(command), copyButton(command)),
   );
 }
