@@ -24,7 +24,7 @@ test-slow: $(VENV)/ready
 
 # Lets writes, memory and processes fail, damages files, mutates configs and data, and sends what malicious nodes would.
 test-faults: $(VENV)/ready
-	$(BIN)/python -m pytest --faults -m faults
+	$(BIN)/python -m pytest --faults --slow -m "faults or attack"
 
 # What is logged and exported, read back by TensorBoard, MLflow, W&B, onnxruntime and transformers themselves.
 test-extras: $(EXTRAS)/ready

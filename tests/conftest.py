@@ -1,11 +1,16 @@
 import os
 import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 # Read when Flower is imported: nothing is reported, and nothing written into anybody's home.
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+OUTCOMES = "outcomes"
+ATTACK_SECONDS = 900
+"""An attack that takes longer hangs; over real processes it takes a minute."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,7 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the tests that were skipped for want of a browser or of axe-core; those of --slow are not named."""
+    """Print how the trials of the campaign ended; name the tests that were skipped for want of a tool."""
     wanting: dict[str, list[str]] = {}
     for report in terminalreporter.stats.get("skipped", []):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
@@ -31,6 +36,44 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             wanting.setdefault(reason, []).append(report.nodeid.rpartition("::")[2])
     for reason, names in wanting.items():
         terminalreporter.write_line(f"{reason}. Left out: {', '.join(sorted(names))}")
+    if terminalreporter.config.getoption("--faults"):
+        _print_outcomes(terminalreporter)
+
+
+def _print_outcomes(terminalreporter: pytest.TerminalReporter) -> None:
+    from campaign import WRONG, table
+
+    found: dict[str, Counter[str]] = {}
+    for report in (*terminalreporter.stats.get("passed", []), *terminalreporter.stats.get("failed", [])):
+        for name, (row, outcomes) in report.user_properties if report.when == "call" else ():
+            if name == OUTCOMES:
+                # What went wrong in a test that fails without an outcome is not known: the worst is assumed.
+                found.setdefault(row, Counter()).update(outcomes if report.passed or len(outcomes) > 1 else {WRONG: 1})
+    rows = table(found)
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in (rows[0] if rows else ())}
+    for row in ({name: name for name in widths}, *rows):
+        line = "  ".join(cell.rjust(widths[name]) for name, cell in row.items() if name != "fault")
+        terminalreporter.write_line(f"{row['fault'].ljust(widths['fault'])}  {line}")
+
+
+@pytest.fixture
+def tally(request: pytest.FixtureRequest) -> Callable[[str, Counter[str]], None]:
+    """Keep how the trials of a row ended, for the table at the end."""
+    return lambda row, outcomes: request.node.user_properties.append((OUTCOMES, (row, outcomes)))
+
+
+@pytest.fixture(autouse=True)
+def _attacks_end(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Count an attack that was held against; one that takes too long is a failure."""
+    marker = request.node.get_closest_marker("attack")
+    if marker is None:
+        yield
+        return
+    from campaign import REFUSED, limited
+
+    request.node.user_properties.append((OUTCOMES, (marker.args[0], {REFUSED: 1})))
+    with limited(ATTACK_SECONDS):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,8 @@ from fedatlas.flower.node.policy import policy_text
 from flower_network import PATIENCE, clients, config_of, network
 from raising import raises
 
+pytestmark = pytest.mark.attack("a server means harm")
+
 
 def packed(folder: Path) -> bytes:
     """Return an app as Flower sends it."""

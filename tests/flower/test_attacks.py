@@ -14,7 +14,7 @@ from fedatlas.flower.node.policy import policy_text
 from fedatlas.runs.run import Run
 from flower_network import LIAR, PATIENCE, clients, config_of, handed_out, is_whole, network, reasons
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.attack("a node or a server means harm, real processes")]
 
 LYING = """
 from dataclasses import replace

@@ -24,6 +24,8 @@ from fedatlas.testing.flower_grid import InProcessGrid
 from flower_network import LIAR, clients, config_of, handed_out, is_whole, reasons
 from raising import raises
 
+pytestmark = pytest.mark.attack("a node means harm")
+
 NODES = 5
 Lie = Callable[[RecordDict], RecordDict]
 

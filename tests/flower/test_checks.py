@@ -28,6 +28,8 @@ from fedatlas.parts.metric import make_metrics
 from fedatlas.parts.types import ClientLosses, ClientScore, Tensors, Upload
 from raising import raises
 
+pytestmark = pytest.mark.attack("a node means harm")
+
 SHARES = Declared(shapes={"histogram": {"shares": Shape(torch.float32, (3,))}}, senders={"histogram": "everyone"})
 EXPECTED = Expectations(
     change={"w": Shape(torch.float32, (2,))},

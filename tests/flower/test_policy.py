@@ -28,6 +28,8 @@ from fedatlas.testing.flower_grid import InProcessGrid
 from flower_network import clients, handed_out
 from raising import raises
 
+pytestmark = pytest.mark.attack("a server means harm")
+
 RUN = "00c0ffee"
 INDEX = '{ source = "client2vec", strategy = "federated", epochs = 1, encoder = "builtin" }'
 
