@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from campaign import BAD, Campaign, Outcomes, PausedError, Trials, table
 from failing import FAULTS, fail_each
-from harming import damage, kill
+from harming import damage, forge, kill
 
 from fedatlas.cli.terminal import print_rows
 from fedatlas.runs.files import atomic_write
@@ -36,6 +36,7 @@ def run_all(
         fail_each(saved, fault, every, trials, f"{fault} fails, saved every round")
         fail_each(beside, fault, every, trials, f"{fault} fails, saved beside")
     damage(saved, damages, trials)
+    forge(saved, damages, trials)
     kill(saved, kills, trials=trials)
     return {row: Counter(kept["outcomes"]) for row, kept in trials.rows.items()}
 
@@ -86,7 +87,9 @@ once for each n; so does the n-th operation on tensors of the training, as if th
 every 101st of the check of the data that `fedatlas train` does afterwards. *Saved every round* is `checkpoint_every =
 1`; *saved beside* saves by the clock in a thread, without a pause. Then the run is resumed without faults. A random
 file of a run's folder is damaged (bits, digits, length, zeros, lines, other content, deleted); then its report is
-written and the run is resumed. A process that trains is killed at random moments, ten times a run.
+written and the run is resumed. *A file and its checksum*: the manifest is written again to fit the damage, as whoever
+means harm would do; content that makes sense is then taken (first column), all else refused. A process that trains is
+killed at random moments, ten times a run.
 
 *Right bits*: the run ends with the records, the model and the clients' memory of a run to which nothing happened. *One
 message*: it is refused, with the file's name where a file is damaged. The other three columns are defects.

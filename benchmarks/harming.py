@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -12,12 +13,27 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
-from campaign import BAD, HANG, REFUSED, RIGHT, SECONDS, TRACEBACK, WRONG, Campaign, Outcomes, Trials
+from campaign import (
+    BAD,
+    HANG,
+    REFUSED,
+    RIGHT,
+    SECONDS,
+    TRACEBACK,
+    WRONG,
+    Campaign,
+    HangError,
+    Outcomes,
+    Trials,
+    limited,
+)
 
-from fedatlas.errors import RunFolderError
+from fedatlas.errors import FedatlasError
 from fedatlas.report import write_report
+from fedatlas.runs.manifest import CHECKPOINTS, claim_of, read_manifest
 from fedatlas.runs.run import Run
 
 KILLABLE = Path(__file__).parents[1] / "tests" / "killable.py"
@@ -79,15 +95,65 @@ def damage(campaign: Campaign, count: int, trials: Trials | None = None) -> Outc
     return (trials or Trials()).play("a file of the run is damaged", lambda: count, trial)
 
 
+def _value(content: bytes, rng: random.Random) -> bytes:
+    """Put something of another type or size in place of a value of JSON."""
+    values = list(re.finditer(rb'(?<=: )(-?[0-9.e+-]+|"[^"]*"|true|false|null|\[[^\[\]]*\]|\{[^{}]*\})', content))
+    if not values:
+        return _flip(content, rng)
+    value = rng.choice(values)
+    return content[: value.start()] + rng.choice(ODD) + content[value.end() :]
+
+
+def _key(content: bytes, rng: random.Random) -> bytes:
+    """Give another name to a key of JSON."""
+    keys = list(re.finditer(rb'"([a-z_]+)": ', content))
+    if not keys:
+        return _flip(content, rng)
+    key = rng.choice(keys)
+    return content[: key.start(1)] + b"zz" + content[key.end(1) :]
+
+
+ODD = (b"-1", b"0", b"null", b"[]", b"{}", b'"x"', b"1e999", b"NaN", b"9" * 30, b"true", b'"\\u0000"', b'["a"]')
+
+
+def forge(campaign: Campaign, count: int, trials: Trials | None = None) -> Outcomes:
+    """Alter a file and the manifest's checksum of it, then report on the run and resume it.
+
+    Whoever can do that can write any run: content that makes sense is taken, so nothing is silently wrong.
+    """
+    folder = campaign.folder / "tried"
+
+    def trial(number: int) -> Outcomes:
+        rng = random.Random(f"forge {number}")
+        shutil.copytree(campaign.folder / "whole-3", folder)
+        manifest = read_manifest(folder / CHECKPOINTS)
+        name = rng.choice([*manifest.records, *manifest.files])
+        harm = rng.choice((_value, _value, _key, *HARMS.values()))
+        content = harm((folder / name).read_bytes(), rng)
+        (folder / name).write_bytes(content)
+        kind = "records" if name in manifest.records else "files"
+        claims = {**getattr(manifest, kind), name: claim_of(content)}
+        replace(manifest, **{kind: claims}).write(folder / CHECKPOINTS)
+        reported = _report(campaign, folder, f"{name}, forged (seed {number})")
+        resumed = campaign.run(folder, 5)
+        shutil.rmtree(folder)
+        outcome = next((bad for bad in (TRACEBACK, HANG) if bad in (reported, resumed)), None)
+        return Counter([outcome or (REFUSED if REFUSED in (reported, resumed) else RIGHT)])
+
+    return (trials or Trials()).play("a file and its checksum are altered", lambda: count, trial)
+
+
 def _report(campaign: Campaign, folder: Path, what: str) -> str:
     """Write the page of a run; return how that ends."""
     try:
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), limited():
             write_report([Run(folder)], folder / "report.html")
             if Run(folder).rounds != Run(campaign.folder / "whole-3").rounds:
                 return WRONG
-    except RunFolderError:
+    except FedatlasError:
         return REFUSED
+    except HangError:
+        return HANG
     except Exception as error:
         campaign.examples.append(f"{error!r} in the report of {what}")
         return TRACEBACK

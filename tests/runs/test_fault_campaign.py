@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from campaign import BAD, REFUSED, RIGHT, Campaign, Outcomes
 from failing import FAULTS, fail_each
-from harming import damage, kill
+from harming import damage, forge, kill
 
 
 @pytest.fixture(scope="module", params=["saved every round", "saved beside"])
@@ -35,6 +35,10 @@ def test_damaged_folders_are_refused_or_do_no_harm(campaign: Campaign) -> None:
     assert found[REFUSED] >= 4
 
 
+def test_a_few_forged_folders_are_refused_or_taken_as_they_are(campaign: Campaign) -> None:
+    _assert_sound(campaign, forge(campaign, 8), 8)
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("fault", FAULTS)
 def test_whatever_fails_once_costs_no_bit(fault: str, campaign: Campaign, tally: Tally) -> None:
@@ -45,6 +49,12 @@ def test_whatever_fails_once_costs_no_bit(fault: str, campaign: Campaign, tally:
 @pytest.mark.faults
 def test_many_damaged_folders_are_refused_or_do_no_harm(campaign: Campaign, tally: Tally) -> None:
     tally("a file of the run is damaged", found := damage(campaign, 250))  # for each of the two ways to save
+    _assert_sound(campaign, found, 250)
+
+
+@pytest.mark.faults
+def test_forged_folders_are_refused_or_taken_as_they_are(campaign: Campaign, tally: Tally) -> None:
+    tally("a file and its checksum are altered", found := forge(campaign, 250))
     _assert_sound(campaign, found, 250)
 
 

@@ -46,6 +46,7 @@ from fedatlas.report.vectors import (
 )
 from fedatlas.runs.previews import pictured
 from fedatlas.runs.run import CONFIG, Run
+from fedatlas.runs.schema import read_config_file
 
 SCHEMA = 1
 SEED = 0
@@ -170,9 +171,9 @@ def _about(name: str) -> str:
 
 def _target(subject: Subject) -> str | None:
     """Return the name of what is predicted, where the config says it: the column of a table."""
-    path = subject.runs[0].folder / CONFIG if subject.runs else None
-    text = path.read_text(encoding="utf-8") if path is not None and path.exists() else subject.config
-    named = tomllib.loads(text).get("data", {}).get("label") if text else None
+    tables = read_config_file(subject.runs[0].folder / CONFIG) if subject.runs else {}
+    data = (tables or tomllib.loads(subject.config or "")).get("data")
+    named = data.get("label") if isinstance(data, dict) else None
     return named if isinstance(named, str) else None
 
 

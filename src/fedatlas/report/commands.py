@@ -14,6 +14,7 @@ from fedatlas.config.schema import SETTINGS
 from fedatlas.report.findings import Findings
 from fedatlas.report.members import Members
 from fedatlas.runs.run import CONFIG, Run
+from fedatlas.runs.schema import read_config_file
 
 SPOTS = {"held_out": "@held_out@", "leave_out": "@leave_out@", "members": "@members@", "use": "@use@"}
 """Texts in a config in whose place the page writes lists."""
@@ -55,6 +56,7 @@ def act_block(runs: Sequence[Run], members: Members, given: str | None, config: 
     """Return what the page makes commands and configs of; None where the data cannot be named."""
     folder = runs[0].folder if runs else None
     if config is None and folder is not None and (folder / CONFIG).exists():
+        read_config_file(folder / CONFIG)
         config = (folder / CONFIG).read_text(encoding="utf-8")
     if given is None:
         return None
@@ -80,4 +82,4 @@ def with_spots(config: str) -> str:
 
 
 def _listed(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else list(value)
+    return [value] if isinstance(value, str) else list(value) if isinstance(value, list) else []

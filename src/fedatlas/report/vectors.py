@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.doctor.diagnosis import Diagnosis
 from fedatlas.report.sources import atlas_points, unit_rows
 from fedatlas.runs.run import ATLAS, CONFIG, Run
+from fedatlas.runs.schema import read_config_file
 
 MOST_NUMBERS = 100_000_000
 """Of the vectors that a check compared; beyond, a page places clients by something shorter."""
@@ -35,11 +35,7 @@ def run_atlas_of(run: Run) -> Atlas | None:
     own = run.folder / ATLAS
     if own.exists():
         return Atlas.load(own)
-    try:
-        values = tomllib.loads((run.folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    file = values.get("atlas", {}).get("file")
+    file = read_config_file(run.folder / CONFIG).get("atlas", {}).get("file")
     return Atlas.load(file) if isinstance(file, str) and Path(file).exists() else None
 
 

@@ -68,6 +68,8 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
     With ``shared``, several processes may write the same file at the same time.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial" if shared else f".{path.name}.partial")
+    with suppress(OSError):
+        partial.unlink()  # it may be a link that was put there, and lead to another file
     try:
         yield partial
         disk.replace(partial, path)
@@ -92,6 +94,32 @@ def inside(folder: Path, name: str) -> Path:
             got=name,
         )
     return path
+
+
+def check_plain(*folders: Path) -> None:
+    """Raise RunFolderError if a run's folder holds a link, a pipe or a device: they lead elsewhere."""
+    for folder in folders:
+        try:
+            with os.scandir(folder) as entries:
+                odd = sorted(one.name for one in entries if not _is_plain(one))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot read {folder}: {error.strerror}.", code="file-unreadable", path=str(folder)
+            ) from error
+        if odd:
+            raise RunFolderError(
+                f"{folder / odd[0]} is a link, a pipe or a device: it leads out of the run's folder. Whoever made the "
+                "folder may mean harm. If you made it, put the file itself there.",
+                code="path-outside",
+                path=str(folder),
+                got=odd[0],
+            )
+
+
+def _is_plain(entry: os.DirEntry[str]) -> bool:
+    return entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
 
 
 def damaged(path: Path, why: str) -> RunFolderError:

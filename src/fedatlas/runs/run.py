@@ -29,7 +29,17 @@ from fedatlas.runs.group_history import GroupHistory, read_groups
 from fedatlas.runs.groups import serving_group
 from fedatlas.runs.manifest import CHECKPOINTS, Manifest, read_manifest
 from fedatlas.runs.profile import ProfileRow, profile_rows
-from fedatlas.runs.schema import RESOLVED, SHARES, check_run, figure, own_name, read_adapted, read_lines, read_settings
+from fedatlas.runs.schema import (
+    RESOLVED,
+    SHARES,
+    check_run,
+    figure,
+    line_fault,
+    own_name,
+    read_adapted,
+    read_lines,
+    read_settings,
+)
 
 RECORDS = ("rounds.jsonl", "clients.jsonl", "timings.jsonl")
 CONFIG = "config.toml"
@@ -94,10 +104,14 @@ class Run:
         """
         return own_name(self.folder / CONFIG, self.name) or self.name
 
-    @property
+    @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
         """The rounds that were evaluated."""
-        return [entry for entry in self.rounds if entry.get("evaluation")]
+        found = [entry for entry in self.rounds if entry.get("evaluation")]
+        for entry in found:
+            if not isinstance(entry["evaluation"].get(self.metric), int | float):
+                raise line_fault(self.folder / RECORDS[0], entry["round"], f"lacks the {self.metric} of its evaluation")
+        return found
 
     @property
     def last(self) -> dict[str, Any]:

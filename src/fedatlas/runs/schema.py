@@ -9,7 +9,8 @@ from typing import Any, NotRequired, TypedDict
 
 from fedatlas.errors import RunFolderError
 from fedatlas.parts.checks import describe_kind, find_misfit
-from fedatlas.runs.manifest import Claim, Manifest, altered
+from fedatlas.runs.files import check_plain
+from fedatlas.runs.manifest import CHECKPOINTS, Claim, Manifest, altered
 
 RESOLVED = "resolved.json"
 ALTERED = "the run's folder was altered. Restore the file, or train again."
@@ -86,6 +87,8 @@ class _ClientLine(TypedDict):
     round: int
     client: Any
     accuracy: NotRequired[float]
+    weight: NotRequired[float | None]
+    num_tested: NotRequired[int]
 
 
 class _TimingLine(TypedDict):
@@ -107,11 +110,13 @@ class _Adapted(TypedDict):
     accuracy_after: NotRequired[float]
 
 
+_SECTIONS = ("algorithm", "algorithms", "atlas", "data", "sharing")
 _LINES = {"rounds.jsonl": _RoundLine, "clients.jsonl": _ClientLine, "timings.jsonl": _TimingLine}
 
 
 def check_run(folder: Path) -> None:
-    """Raise an error if a folder holds no run."""
+    """Raise an error if a folder holds no run, or something in it leads elsewhere."""
+    check_plain(folder, folder / CHECKPOINTS)
     if not (folder / RESOLVED).exists():
         raise RunFolderError(
             f"{folder} holds no run: there is no {RESOLVED}. Give a folder that `train` made.",
@@ -159,17 +164,18 @@ def read_lines(path: Path, manifest: Manifest, *, whole: bool) -> list[dict[str,
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise _line_fault(path, number, f"is not JSON ({error})") from error
+            raise line_fault(path, number, f"is not JSON ({error})") from error
         if wrong := _fault(entry, _LINES[path.name]):
-            raise _line_fault(path, number, f"is not a record: {wrong}")
+            raise line_fault(path, number, f"is not a record: {wrong}")
         after = found[-1]["round"] if found else 0
         if entry["round"] not in (after + 1, *(() if path.name != "clients.jsonl" else (after,))):
-            raise _line_fault(path, number, f"is of round {entry['round']}, after round {after}")
+            raise line_fault(path, number, f"is of round {entry['round']}, after round {after}")
         found.append(entry)
     return found
 
 
-def _line_fault(path: Path, number: int, wrong: str) -> RunFolderError:
+def line_fault(path: Path, number: int, wrong: str) -> RunFolderError:
+    """Return the error for a line of a record."""
     return RunFolderError(f"{path}, line {number} {wrong}; {ALTERED}", code="file-altered", path=str(path), line=number)
 
 
@@ -208,12 +214,25 @@ def _read_json(path: Path, manifest: Manifest) -> Any:
     return content
 
 
-def own_name(path: Path, trained: str) -> str | None:
-    """Return the name from [algorithms] under which a config trains, if any; ``trained`` is the algorithm's name."""
+def read_config_file(path: Path) -> dict[str, Any]:
+    """Return the sections of a run's config; none for a run from Python, which has no config."""
     try:
         config = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # a run from Python has no config, and nothing else that is shown needs it
-        return None
+        wrong = next((key for key in _SECTIONS if not isinstance(config.get(key, {}), dict)), None)
+        if wrong is not None:
+            raise ValueError(f"{wrong} is not a section")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunFolderError(
+            f"{path} is not a config ({error}); {ALTERED}", code="file-altered", path=str(path)
+        ) from error
+    return config
+
+
+def own_name(path: Path, trained: str) -> str | None:
+    """Return the name from [algorithms] under which a config trains, if any; ``trained`` is the algorithm's name."""
+    config = read_config_file(path)
     name = str(_table(config, "algorithm").get("name"))
     if "name" not in _table(_table(config, "algorithms"), name):
         return None

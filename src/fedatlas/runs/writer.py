@@ -17,7 +17,7 @@ import torch
 from fedatlas.engines.engine import gives_same_bits
 from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.runs.checkpoint import CheckpointStore
-from fedatlas.runs.files import disk, unwritable
+from fedatlas.runs.files import check_plain, disk, unwritable
 from fedatlas.runs.lock import LOCK, lock_folder
 from fedatlas.runs.manifest import CHECKPOINTS, MANIFEST, Claim, Manifest, altered, announce, claim_of, read_manifest
 from fedatlas.runs.run import ADAPTED, ATLAS, CHECK, CONFIG, NEW_ATLAS, RECORDS
@@ -205,8 +205,9 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
             "--resume goes on with the run in the folder, --overwrite replaces it: give one of the two.",
             code="resume-and-overwrite",
         )
-    taken = (folder / RESOLVED).exists()
     checkpoints = folder / CHECKPOINTS
+    check_plain(folder, checkpoints)
+    taken = (folder / RESOLVED).exists()
     if not taken and not overwrite and (checkpoints / MANIFEST).exists() and read_manifest(checkpoints).round:
         raise altered(folder / RESOLVED, "it is missing, and the folder holds checkpoints of a run")
     if taken and not resume and not overwrite:
