@@ -88,6 +88,8 @@ def refused(found: tuple[int, str]) -> str:
         return "hangs"
     if "Traceback" in said:
         return f"traceback: {said.strip().splitlines()[-1].partition(': ')[0]}"
+    if "Usage:" in said:
+        return "the reproduction is wrong: no such option"
     return HOLDS if status == 2 else "no error" if status == 0 else f"status {status}"
 
 
@@ -127,18 +129,20 @@ def _harmed(name: str, harm: Callable[[bytes], bytes | None]) -> Callable[[Place
         harmed = harm(path.read_bytes())
         path.unlink() if harmed is None else path.write_bytes(harmed)
         shutil.copytree(place.folder / "run", place.folder / "copy")
+        reported = fine(place.run("report", "copy", "--to", "page.html"))
         status, said = place.train("run", 4, "--resume")
         if "Traceback" in said or status == 124:
             return f"resume: {refused((status, said))}"
         if harmed is None and path.exists() and path.read_bytes().count(0) > 100:
             return "resume: the record is filled with zeros, after all rounds were trained an error"
         files = ((place.folder / run / name).read_bytes() for run in ("run", "whole"))
+        if reported != HOLDS:
+            return f"report: {reported}"
         if status == 0 and len(set(files)) == 2 and name != "checkpoints/manifest.json":
             return "resume: silently wrong"
         if status == 0 and name == "checkpoints/manifest.json":
             return "resume: begins again without a word"
-        reported = fine(place.run("report", "copy", "--out", "page.html"))
-        return HOLDS if reported == HOLDS else f"report: {reported}"
+        return HOLDS
 
     return reproduce
 
@@ -149,18 +153,26 @@ def _digit(content: bytes) -> bytes:
     return content[:place] + (b"7" if content[place : place + 1] != b"7" else b"3") + content[place + 1 :]
 
 
+def _corrupt_stream(content: bytes) -> bytes:
+    """Return an archive with bytes in its members that are no stream of zlib, under a directory that is whole."""
+    changed = bytearray(content)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for member in archive.infolist():
+            start = member.header_offset + 50 + len(member.filename)
+            changed[start : start + member.compress_size - 25] = b"\xff" * (member.compress_size - 25)
+    return bytes(changed)
+
+
 CASES |= {
     "5 high: a flipped digit in rounds.jsonl": _harmed("rounds.jsonl", _digit),
     "5 high: a flipped digit in clients.jsonl": _harmed("clients.jsonl", _digit),
     "6 high: a deleted record": _harmed("clients.jsonl", lambda content: None),
-    "low: a flipped line in rounds.jsonl": _harmed("rounds.jsonl", lambda content: b"[" + content[1:]),
-    "low: an extra line in rounds.jsonl": _harmed(
-        "rounds.jsonl", lambda content: content + content.splitlines(True)[-1]
+    "low: a flipped line in rounds.jsonl": _harmed(
+        "rounds.jsonl", lambda content: content.replace(b'"accuracy"', b'"accurabz"', 1)
     ),
+    "low: an extra line in rounds.jsonl": _harmed("rounds.jsonl", lambda content: content + b'{"round": 3}\n'),
     "low: a record nested 100,000 deep": _harmed("rounds.jsonl", lambda content: b"[" * 100_000 + b"\n"),
-    "low: a corrupt portraits.npz in a report": _harmed(
-        "portraits.npz", lambda content: content[:200] + bytes(60) + content[260:]
-    ),
+    "low: a corrupt portraits.npz in a report": _harmed("portraits.npz", _corrupt_stream),
     "silent: a deleted manifest": _harmed("checkpoints/manifest.json", lambda content: None),
 }
 

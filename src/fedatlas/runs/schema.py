@@ -232,7 +232,10 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
 def own_name(path: Path, trained: str) -> str | None:
     """Return the name from [algorithms] under which a config trains, if any; ``trained`` is the algorithm's name."""
-    config = read_config_file(path)
+    try:
+        config = read_config_file(path)
+    except RunFolderError:  # a name is shown by many; what needs the config says what is wrong with it
+        return None
     name = str(_table(config, "algorithm").get("name"))
     if "name" not in _table(_table(config, "algorithms"), name):
         return None
