@@ -1,3 +1,4 @@
+import os
 import random
 import signal
 import subprocess
@@ -19,6 +20,8 @@ from fedatlas.errors import RunFolderError, TrainingError
 from fedatlas.runs.run import Run
 from fedatlas.runs.writer import RunWriter, check_same
 from fedatlas.seeds import Seeds
+from fedatlas.training.interrupts import held_interrupts
+from fedatlas.training.loop import TrainingLoop
 from fedatlas.training.settings import Settings
 from fedatlas.training.train import train
 from killable import main
@@ -116,6 +119,48 @@ def test_ctrl_c_keeps_finished_rounds_and_resumes_to_the_same_bits(
     _short(tmp_path / "stopped", evaluate_every=3, resume=True)
     assert (tmp_path / "stopped/rounds.jsonl").read_bytes() == (tmp_path / "whole/rounds.jsonl").read_bytes()
     assert same_bits(Run(tmp_path / "stopped").parameters(), Run(tmp_path / "whole").parameters())
+
+
+@pytest.mark.parametrize("where", ["evaluate", "write"])
+def test_ctrl_c_after_a_round_was_trained_keeps_that_round(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests without it
+    original, calls = getattr(TrainingLoop, f"_{where}"), []
+
+    def pressed(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(*arguments)
+
+    monkeypatch.setattr(TrainingLoop, f"_{where}", pressed)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _short(tmp_path / "stopped", evaluate_every=1)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    run = Run(tmp_path / "stopped")
+    assert run.checkpoint().state.round == len(run.rounds) >= 3
+
+
+def test_a_second_ctrl_c_is_not_waited_for() -> None:
+    reached: list[int] = []
+
+    def press_twice() -> None:
+        with held_interrupts():
+            for number in (1, 2):
+                os.kill(os.getpid(), signal.SIGINT)
+                reached.append(number)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            press_twice()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert reached == [1]
 
 
 def test_ctrl_c_while_records_are_written_leaves_none_half_written(

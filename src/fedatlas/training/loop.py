@@ -17,6 +17,7 @@ from fedatlas.runs.writer import RunWriter
 from fedatlas.seeds import Seeds
 from fedatlas.training.clients import SavedClients
 from fedatlas.training.groups import evaluate
+from fedatlas.training.interrupts import held_interrupts
 from fedatlas.training.metrics import Summary, client_figures, share_tests
 from fedatlas.training.progress import Progress
 from fedatlas.training.rounds import Round, RoundRecord, initial_state, play, restored_state
@@ -76,7 +77,8 @@ class TrainingLoop:
         try:
             with self.progress:
                 for found in self._rounds():
-                    self._finish(found)
+                    with held_interrupts():  # a round that was trained is also tested and kept
+                        self._finish(found)
                     if stop is not None and stop(found):
                         break
         except (KeyboardInterrupt, TrainingError):
@@ -198,7 +200,8 @@ class TrainingLoop:
         """Write the last round's records, unless they are: they are put off until clients train again."""
         write, self._unwritten = self._unwritten, None
         if write is not None:
-            write()
+            with held_interrupts():
+                write()
 
     def _evaluate(self) -> list[ClientScore]:
         try:
