@@ -13,10 +13,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedatlas.algorithms import fedavg
+from fedatlas.algorithms import fedavg, fedgr
 from fedatlas.cli.app import app
 from fedatlas.client.runner import ClientRunner
 from fedatlas.errors import RunFolderError, TrainingError
+from fedatlas.parts.optimizer import Adam
 from fedatlas.runs.run import Run
 from fedatlas.runs.writer import RunWriter, check_same
 from fedatlas.seeds import Seeds
@@ -270,13 +271,16 @@ def test_resuming_under_other_settings_is_refused_by_key(tmp_path: Path) -> None
     assert "training.batch_size: 32 then, 16 now" in str(caught.value)
 
 
-def test_a_part_that_had_another_name_in_an_older_version_is_the_same(tmp_path: Path) -> None:
-    now = _short(tmp_path / "run", rounds=1).resolved
-    algorithm = {**now["algorithm"], "optimizer": {**now["algorithm"]["optimizer"], "part": "PlainSGD"}}
-    check_same({**now, "algorithm": algorithm}, now, tmp_path)
-    algorithm["optimizer"]["part"] = "Adam"
-    with raises(RunFolderError, "settings-differ"):
-        check_same({**now, "algorithm": algorithm}, now, tmp_path)
+def test_a_run_of_an_older_version_goes_on_if_its_parts_do_the_same_today(tmp_path: Path) -> None:
+    """As 0.1.0 wrote SCAFFOLD's optimizer and FedGR's objective."""
+    run = {**_short(tmp_path / "run", rounds=1).resolved, "algorithm": fedgr().describe()}
+    old = {**run["algorithm"], "optimizer": {**run["algorithm"]["optimizer"], "part": "PlainSGD"}}
+    old["objective"] = [{k: v for k, v in own.items() if k != "after_training"} for own in old["objective"]]
+    assert old["objective"] != run["algorithm"]["objective"]
+    check_same({**run, "algorithm": old}, run, tmp_path)
+    for now in (fedgr(after_training=True), fedgr().with_optimizer(Adam())):
+        with raises(RunFolderError, "settings-differ"):
+            check_same({**run, "algorithm": old}, {**run, "algorithm": now.describe()}, tmp_path)
 
 
 def test_resuming_in_a_folder_of_other_files_says_one_thing(tmp_path: Path) -> None:

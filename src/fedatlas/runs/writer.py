@@ -20,14 +20,13 @@ from fedatlas.runs.checkpoint import CheckpointStore
 from fedatlas.runs.files import check_plain, disk, unwritable
 from fedatlas.runs.lock import LOCK, lock_folder
 from fedatlas.runs.manifest import CHECKPOINTS, MANIFEST, Claim, Manifest, altered, announce, claim_of, read_manifest
+from fedatlas.runs.older_settings import as_written_today
 from fedatlas.runs.run import ADAPTED, ATLAS, CHECK, CONFIG, NEW_ATLAS, RECORDS
 from fedatlas.runs.schema import RESOLVED, read_settings
 from fedatlas.runs.settings_diff import describe, differences
 
 MOST_SPREAD = 10_000
 """Clients up to which settings are written over several lines, for people to read."""
-RENAMED_PARTS = {"PlainSGD": "SGD"}
-"""Names of parts in runs of 0.1.0, and the present names of parts that do the same."""
 STALE = (*RECORDS, "portraits.npz", "introductions.safetensors", "before.json", ADAPTED, CHECK, "report.html")
 """What a run leaves beside its settings, and a run in its place does not need."""
 _encode = json.JSONEncoder(check_circular=False).encode
@@ -263,7 +262,7 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) 
         ("training", "memory_limit"),
         ("federation", "origin"),  # older versions do not write it, or less of it; the partition's line says the same
     }
-    before = _with_present_names(before)
+    before = as_written_today(before)
     optimizer = now["algorithm"]["optimizer"]
     while "base" in optimizer:
         optimizer = optimizer["base"]
@@ -280,16 +279,6 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) 
             code="settings-differ",
             path=str(folder),
         )
-
-
-def _with_present_names(value: Any) -> Any:
-    """Return settings with the parts' names of today."""
-    if isinstance(value, Mapping):
-        return {
-            key: RENAMED_PARTS.get(own, own) if key == "part" else _with_present_names(own)
-            for key, own in value.items()
-        }
-    return [_with_present_names(own) for own in value] if isinstance(value, list) else value
 
 
 def machine(device: torch.device, workers: int, engine: str) -> dict[str, Any]:
