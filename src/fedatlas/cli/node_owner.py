@@ -132,12 +132,7 @@ def _row(entry: dict[str, Any]) -> dict[str, str]:
 
 
 def need_flower() -> None:
-    """Raise an error if Flower is not installed."""
-    try:
-        import flwr  # noqa: F401
-    except ImportError:
-        raise UsageError(
-            "Flower is not installed; install it with pip install 'fedatlas[flower]'.",
-            code="extra-missing",
-            got="flower",
-        ) from None
+    """Raise an error if Flower is not installed, or is not the version that fedatlas runs on."""
+    from fedatlas.flower.version import check_flower
+
+    check_flower()

@@ -8,6 +8,8 @@ It needs the extra ``flower`` (flwr 1.41). A Flower app is two lines, which ``fe
 
 from typing import TYPE_CHECKING, Any
 
+from fedatlas.flower.version import check_flower
+
 if TYPE_CHECKING:
     from fedatlas.flower.node.front import make_client_app
     from fedatlas.flower.server.app import make_server_app
@@ -17,6 +19,8 @@ __all__ = ["make_client_app", "make_server_app"]
 
 def __getattr__(name: str) -> Any:
     """Import one of the two when it is used: a node's process for a message must not load the server's side."""
+    if name in __all__:
+        check_flower()
     if name == "make_client_app":
         from fedatlas.flower.node.front import make_client_app
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas.flower.node.starter import program_text
+from fedatlas.flower.version import check_flower
 
 PLACE = "FEDATLAS_NODE"
 """The variable with the node's policy, its memory and a folder for marks, as JSON."""
@@ -48,6 +49,7 @@ def install_program(folder: Path, door: Path, settings: Mapping[str, Any]) -> di
 
 def main() -> None:
     """Be Flower's ``flwr-clientapp``, but look at an app before it is unpacked."""
+    check_flower()
     # Flower has no open door for this; the name is that of flwr 1.41.
     runtime = importlib.import_module("flwr.supernode.runtime.run_clientapp")
     install = runtime.install_from_fab
