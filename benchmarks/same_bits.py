@@ -138,6 +138,8 @@ class Command:
     arguments: tuple[str, ...]
     killed_after: int | None = None
     """Kill it when so many rounds are recorded in FOLDER/run."""
+    by_base: bool = False
+    """Let the base do it on both sides, so that the new version goes on with what the base left."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +150,9 @@ class Case:
     commands: tuple[Command, ...]
 
 
-def command(text: str, *more: str, killed_after: int | None = None) -> Command:
+def command(text: str, *more: str, killed_after: int | None = None, by_base: bool = False) -> Command:
     """Return a call from words that are separated by spaces."""
-    return Command((*text.split(), *more), killed_after)
+    return Command((*text.split(), *more), killed_after, by_base)
 
 
 def cases() -> Iterator[Case]:
@@ -164,6 +166,8 @@ def cases() -> Iterator[Case]:
         yield Case(f"prompts, {engine}, workers: {workers}", (run,))
     stopped = "compare all --config SMALL --folder FOLDER --workers 2"
     yield Case("all algorithms, resumed", (command(f"{stopped} --rounds 2"), command(f"{stopped} --resume")))
+    begun = command(f"{stopped} --rounds 2", by_base=True)
+    yield Case("all algorithms, begun by the base and resumed", (begun, command(f"{stopped} --resume")))
     train = (
         "train --config SMALL --set training.checkpoint_every=1 --rounds 30 --algorithm scaffold --folder FOLDER/run"
     )
@@ -210,7 +214,7 @@ def _atlases() -> Iterator[Command]:
     yield command("map --run FOLDER/run --to FOLDER/own.safetensors")
 
 
-def perform(case: Case, tree: Tree, folder: Path, configs: Path) -> str | None:
+def perform(case: Case, tree: Tree, folder: Path, configs: Path, base: Tree) -> str | None:
     """Make a case's files with one version; return what went wrong, if anything did."""
     folder.mkdir(parents=True)
     paths = {"FOLDER": str(folder), **{name.upper(): str(configs / f"{name}.toml") for name in CONFIGS}}
@@ -218,7 +222,7 @@ def perform(case: Case, tree: Tree, folder: Path, configs: Path) -> str | None:
         words = [_filled(word, paths) for word in one.arguments]
         process = subprocess.Popen(
             [sys.executable, "-m", "fedatlas", *words],
-            env=tree.environment(),
+            env=(base if one.by_base else tree).environment(),
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -272,8 +276,10 @@ def compare_trees(
     for case in chosen:
         base, new = (folder / side / re.sub(r"\W+", "-", case.name) for side in ("base", "new"))
         began = time.perf_counter()
+        sides = list(zip(trees, (base, new), strict=True))
         with ThreadPoolExecutor(2) as pool:
-            failures = list(pool.map(lambda pair: perform(case, *pair, configs), zip(trees, (base, new), strict=True)))  # noqa: B023
+            tasks = [pool.submit(perform, case, tree, where, configs, trees[0]) for tree, where in sides]
+        failures = [task.result() for task in tasks]
         found = compare_folders(base, new)
         found.differences, own = set_apart(found.differences, wanted)
         found.differences = [f"{t.name}: {f}" for t, f in zip(trees, failures, strict=True) if f] + found.differences
