@@ -166,7 +166,7 @@ def data_block(subject: Subject, *, share: bool = False) -> dict[str, Any]:
 def _about(name: str) -> str:
     """Return what a recipe of the library does, in a sentence; nothing of another's."""
     entry = ALGORITHMS.entries.get(name)
-    return "" if entry is None else entry.summary
+    return "" if entry is None else entry.summary.replace("``", "")
 
 
 def _target(subject: Subject) -> str | None:

@@ -80,7 +80,7 @@ export function intervalBar(
 export function curves(tracks, about, options) {
   // Lines over rounds, each with its name at its end; a track is {label, color, rounds, mean, low, high, dashed, dots}.
   const { chosen = null, at = null, width = 720, height = 300, span, shares = false, form } = options;
-  const named = width >= 420 ? 118 : 92;
+  const named = width >= 420 ? 140 : 92;
   const [first, last] = span;
   const values = tracks.flatMap((track) => [...track.low, ...track.high]).filter((value) => !Number.isNaN(value));
   const low = shares ? 0 : Math.min(...values);

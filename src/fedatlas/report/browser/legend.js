@@ -10,10 +10,11 @@ import { sheet } from "./sheet.js";
 import { select, state } from "./state.js";
 
 const MOST_KINDS = 24;
+const ROUGH = 0.6;
 const KEPT = [
   [0.95, "almost exactly"],
   [0.8, "well"],
-  [0.6, "roughly"],
+  [ROUGH, "roughly"],
   [-1, "badly"],
 ];
 
@@ -97,7 +98,11 @@ export function tellKept() {
       plane.near === null
         ? ""
         : `; of each client's ${plural(few, "nearest client")} ${percent(plane.near)} % are its nearest here, too`;
-    said.push("Clients that are near each other have similar data. The map keeps distances ");
+    said.push(
+      plane.distance < ROUGH
+        ? "Clients that are near each other need not be alike: the map keeps distances "
+        : "Clients that are near each other are alike. The map keeps distances ",
+    );
     said.push(exact(keptWords(plane.distance), `rank correlation ${plane.distance.toFixed(2)} (${plane.title})`));
     said.push(`${near}. `);
   }

@@ -28,9 +28,12 @@ export function matrixPart(data) {
     "details",
     { class: "matrix", open: true },
     make("summary", {}, "How alike every two clients are"),
-    canvas,
-    make("div", { class: "legend", id: "matrix-scale" }),
-    words,
+    make(
+      "div",
+      { class: "matrix-body" },
+      canvas,
+      make("div", {}, make("div", { class: "legend", id: "matrix-scale" }), words),
+    ),
   );
   let order = [];
   const painted = document.createElement("canvas");

@@ -43,6 +43,7 @@ function worstList(own) {
   const worst = worstClient(own);
   const people = (below.length ? below : [worst]).slice(0, MOST_WORST);
   const said = (client) => {
+    if (block.shared) return "reasons are left out of a copy that is shared";
     const found = (block.reasons[client] || []).map((one) => one.text);
     const gap = groupGap(block, client);
     const all = [...found, ...(gap ? [gap] : [])];
@@ -61,12 +62,17 @@ function worstList(own) {
     make(
       "ul",
       { class: "reasons" },
-      people.map((client) =>
+      // Clients of whom the same is said share a line.
+      [...Map.groupBy(people, said)].map(([words, clients]) =>
         make(
           "li",
           {},
-          clientLink(block.clients.name[client], () => choose(client)),
-          `, ${withSpan(own, client)}${edge(client)}: ${block.shared ? "reasons are left out of a copy that is shared" : said(client)}.`,
+          clients.flatMap((client, i) => [
+            i ? "; " : null,
+            clientLink(block.clients.name[client], () => choose(client)),
+            `, ${withSpan(own, client)}${edge(client)}`,
+          ]),
+          `: ${words}.`,
         ),
       ),
       rest > 0 ? make("li", { class: "aside" }, `${plural(rest, "more client")}: filter the table above.`) : null,
