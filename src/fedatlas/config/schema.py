@@ -170,10 +170,13 @@ class FlowerSection:
     deadline: float = setting(600, "seconds for an answer")
     wait: float = setting(600, "seconds to wait for clients: before round 1, on a resume, or when too few are there")
     most_weight: float | None = setting(
-        10.0, "a client counts at most as one that is so many times as large as each of the others; none is no limit"
+        10.0,
+        "a client counts at most as much as one that is this many times as large as each of the others; none is "
+        "no limit",
     )
     most_change: float | None = setting(
-        100.0, "a change more times as long as the median one of its round is left out; none is no limit"
+        100.0,
+        "a change that is more than this many times as long as the median of its round is left out; none is no limit",
     )
     insecure: bool = setting(False, "take nodes whose key is registered under no name")
     adapt: Mapping[str, Any] = setting({}, "a table: rounds, steps, lr, ... of a newcomer's tuning")
