@@ -16,6 +16,7 @@ from fedatlas.config.config import Config
 from fedatlas.data import from_npz
 from fedatlas.errors import FedatlasError, RunFolderError, UsageError
 from fedatlas.flower.node.app import make_client_app
+from fedatlas.flower.node.apps import check_app
 from fedatlas.flower.node.audit import AuditLog, line_hash
 from fedatlas.flower.node.gate import disclosures_of, wanted_by
 from fedatlas.flower.node.policy import Policy, changed_settings, policy_text
@@ -308,6 +309,30 @@ def test_a_log_that_lost_its_end_is_found_by_a_hash_that_was_noted(tmp_path: Pat
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     assert CliRunner().invoke(commands, ["audit", str(path)]).exit_code == 0
     assert CliRunner().invoke(commands, ["audit", str(path), "--contains", noted]).exit_code == 2
+
+
+def test_a_request_of_any_length_leaves_a_log_that_goes_on(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.jsonl")
+    names = {"algorithm": "x" * (3 << 20), "left": {f"tensor-{i}": [1] for i in range(100_000)}, "answer": "refused"}
+    for _ in range(2):
+        log.add(names)
+    log.add({"answer": "sent"})
+    first, _, last = log.entries()
+    assert (first["algorithm"]["characters"], first["answer"], last["number"]) == (3 << 20, "refused", 3)
+    assert len((tmp_path / "audit.jsonl").read_bytes()) < 10_000
+
+
+@pytest.mark.parametrize("whose", ["file", "folder"])
+def test_a_policy_that_everybody_can_write_lets_nothing_leave(whose: str, tmp_path: Path) -> None:
+    path = tmp_path / "own" / "policy.toml"
+    path.parent.mkdir()
+    path.write_text("least_examples = 5")
+    assert Policy.load(path).least_examples == 5
+    (path if whose == "file" else path.parent).chmod(0o777)
+    with raises(RunFolderError, "file-unsafe"):
+        Policy.load(path)
+    with raises(RunFolderError, "file-unsafe"):
+        check_app(b"", {"policy": str(path), "memory": None, "marks": str(tmp_path)})
 
 
 def test_nothing_leaves_that_cannot_be_logged(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -120,6 +121,22 @@ def check_plain(*folders: Path) -> None:
 
 def _is_plain(entry: os.DirEntry[str]) -> bool:
     return entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+
+
+def check_private(path: Path) -> None:
+    """Raise RunFolderError if every user of this machine can write a file, or replace it in its folder."""
+    for one in (path, path.absolute().parent):
+        try:
+            mode = one.stat().st_mode
+        except OSError:
+            continue  # whoever opens it says what is wrong
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise RunFolderError(
+                f"{one} can be written by every user of this machine, so {path.name} cannot be trusted. Run "
+                f"chmod o-w {one}",
+                code="file-unsafe",
+                path=str(one),
+            )
 
 
 def damaged(path: Path, why: str) -> RunFolderError:

@@ -22,6 +22,7 @@ from typing import Any
 
 from fedatlas.flower.node.starter import program_text
 from fedatlas.flower.version import check_flower
+from fedatlas.runs.files import check_private
 
 PLACE = "FEDATLAS_NODE"
 """The variable with the node's policy, its memory and a folder for marks, as JSON."""
@@ -68,6 +69,8 @@ def main() -> None:
 
 def check_app(content: bytes, place: Mapping[str, Any]) -> None:
     """Raise PolicyError if the node's policy does not allow an app; the audit log has a line about it then."""
+    if place["policy"]:
+        check_private(Path(place["policy"]))
     policy = Path(place["policy"]).read_bytes() if place["policy"] else b""
     mark = Path(place["marks"]) / f"app-{hashlib.sha256(policy + content).hexdigest()}"
     if mark.exists():

@@ -25,6 +25,8 @@ FIRST = "0" * 64
 HASH, PREVIOUS = "hash", "previous"
 MOST_LINE = 1 << 20
 """The most bytes of a line: a longer one was not written here."""
+MOST_VALUE = 10_000
+"""The most characters of a value in a line that would be too long: a server chooses some of what is logged."""
 
 
 class AuditLog:
@@ -42,8 +44,7 @@ class AuditLog:
                 number, previous = _last(file)
                 body = {"number": number + 1, "time": datetime.now(UTC).isoformat(timespec="seconds"), **entry}
                 body[PREVIOUS] = previous
-                line = json.dumps({**body, HASH: line_hash(body)}) + "\n"
-                file.write(line.encode())
+                file.write(_line(body))
                 file.flush()
                 os.fsync(file.fileno())
         except (OSError, ValueError, KeyError) as error:
@@ -79,6 +80,22 @@ def line_hash(entry: Mapping[str, Any]) -> str:
     """Return the hash of a line: over the hash of the line before it, and all else that it says."""
     said = json.dumps({key: value for key, value in entry.items() if key not in (HASH, PREVIOUS)}, sort_keys=True)
     return hashlib.sha256(f"{entry[PREVIOUS]}{said}".encode()).hexdigest()
+
+
+def _line(body: dict[str, Any]) -> bytes:
+    """Return a line that can be read again; of values that are too long it has the beginning and a hash."""
+    line = json.dumps({**body, HASH: line_hash(body)}).encode() + b"\n"
+    if len(line) < MOST_LINE:
+        return line
+    short = {key: _shortened(value) for key, value in body.items()}
+    return json.dumps({**short, HASH: line_hash(short)}).encode() + b"\n"
+
+
+def _shortened(value: Any) -> Any:
+    text = value if isinstance(value, str) else json.dumps(value)
+    if len(text) <= MOST_VALUE:
+        return value
+    return {"begins": text[:200], "characters": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def _read(line: bytes) -> dict[str, Any] | None:

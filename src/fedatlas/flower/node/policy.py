@@ -18,6 +18,7 @@ from fedatlas.config.schema import defaults
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.models.registry import HUB_PREFIX
 from fedatlas.parts.checks import check_value, field_kinds
+from fedatlas.runs.files import check_private
 
 ANY = "*"
 ALL, GROUPS = "all", "groups"
@@ -57,6 +58,7 @@ class Policy:
     @classmethod
     def load(cls, path: Path | str) -> Policy:
         """Return the policy in a file; raise UsageError if the file is missing or has a fault: then nothing leaves."""
+        check_private(Path(path))
         try:
             values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
