@@ -83,10 +83,8 @@ def _told(trial: Trial, first: bool) -> str:
     rest = f" and {len(trial.scores) - len(shown)} more" if len(trial.scores) > len(shown) else ""
     left = len(trial.left)
     result = "no group left" if not left else "all groups left" if left == len(trial.scores) else _left(trial.left)
-    about = ", how clearly its clients gain by a model for the group" if first else ""
-    return (
-        f"Trial that ended with round {trial.round}: {result} the common model. t of each group{about}: {scores}{rest}."
-    )
+    about = " by a model for the group, as a multiple of what chance usually gives" if first else ""
+    return f"Trial that ended with round {trial.round}: {result} the common model. Gain{about}: {scores}{rest}."
 
 
 def _left(groups: Sequence[int]) -> str:
