@@ -93,7 +93,7 @@ def test_the_page_says_why_clients_are_in_these_groups(tmp_path: Path) -> None:
     run = train(federation, replace(fedavg(), sharing=sharing), folder=tmp_path / "tried", **settings)
     (own,) = page([run], tmp_path)["algorithms"]
     trial, models, cost = own["why_groups"]
-    assert trial.startswith("Trial that ended with round 3: all groups left the common model. Gain by a model for the group")
+    assert trial.startswith("Trial that ended with round 3: all groups left the common model. Gain by a model ")
     assert models == "After round 10, 2 models are in use."
     times = "the common model 18, a rival of it 6, their group's model 48 times"
     assert cost == f"Cost: clients trained 20% more often than once a round ({times})."
