@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--methods", type=lambda text: text.split(","), default=list(NORMS))
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--tuning", type=int, default=10, help="rounds of ten steps")
-    parser.add_argument("--out", type=Path, help="where results are kept; what is there is not measured again")
+    parser.add_argument("--out", type=Path, help="where results are kept; existing ones are not measured again")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = json.loads(options.out.read_bytes()) if options.out and options.out.exists() else []

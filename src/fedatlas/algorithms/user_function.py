@@ -1,6 +1,6 @@
 """Custom functions, named on a command line or in a config.
 
-A name in a file is data, and data run no code: a function is called only if somebody on this machine allowed it by
+A name in a file is data, and data run no code: a function is called only if a user of this machine allowed it by
 name, with ``--allow-code NAME`` or ``fedatlas.allow_code(NAME)``. The names are kept in the environment, so that the
 processes that are started from here know them too.
 """
@@ -38,7 +38,7 @@ def allow_code(name: str) -> None:
 
 
 def check_allowed(text: str, what: str) -> None:
-    """Raise UsageError if nobody on this machine allowed the function; errors begin with ``what``."""
+    """Raise UsageError if the function was not allowed on this machine; errors begin with ``what``."""
     _parts(text, what)
     if _in_full(text) not in _allowed():
         raise UsageError(

@@ -74,7 +74,7 @@ def check_names(values: Mapping[str, Any]) -> None:
 
 
 def check_code(values: Mapping[str, Any]) -> None:
-    """Raise an error if the algorithm, its base or a metric is a function that nobody on this machine allowed."""
+    """Raise an error if the algorithm, its base or a metric is a function that was not allowed on this machine."""
     for where, name in named_code(values).items():
         check_allowed(name, where)
 

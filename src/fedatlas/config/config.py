@@ -82,7 +82,7 @@ class Config:
         check_types(self.values)
 
     def check_code(self) -> None:
-        """Raise an error if the algorithm is a function of somebody's, and nobody on this machine allowed it."""
+        """Raise an error if the algorithm is a user's function that was not allowed on this machine."""
         check_code(self.values)
 
     def dataset(self) -> Dataset:

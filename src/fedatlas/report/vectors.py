@@ -95,7 +95,7 @@ def describe_source(provenance: Mapping[str, Any]) -> str:
     """Return where the vectors of an atlas come from, in a sentence."""
     source, encoder = provenance.get("source"), provenance.get("encoder")
     if source == "run":
-        return f"What each client keeps of its own in a run of {provenance.get('algorithm')}."
+        return f"The parameters that each client keeps in a run of {provenance.get('algorithm')}."
     over = f", made with the encoder {encoder}" if encoder else ""
     kind = str(source).replace("_", " ")
     return f"The atlas: {kind} of each client{over}." if source else "An atlas whose source is not written down."
