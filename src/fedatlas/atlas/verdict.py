@@ -284,7 +284,7 @@ def _inputs(pairs: Sequence[_Pair], pooled: Cells, distance: float, labelled: bo
         True,
         strength,
         f"The same class differs {strength:.1f} times as much between groups {one} and {other} as two classes do.",
-        f"{strength:.2f} times, z = {widest.z:.0f}, {widest.shared} classes",
+        f"{strength:.2f} times, z = {widest.z:.0f}, {widest.shared} class{'es' * (widest.shared != 1)}",
     )
 
 

@@ -297,10 +297,11 @@ class NaturalId:
         held = np.bincount(owner, minlength=len(data.owners))
         kept = np.flatnonzero(held >= max(1, self.min_samples))
         if len(kept) == 0 or (self.num_clients is not None and not 1 <= self.num_clients <= len(kept)):
+            asked = "" if self.num_clients is None else f", and {self.num_clients} were asked for"
             raise UsageError(
                 f"natural-id: {len(kept)} of {len(held)} owners in {data.name} have {self.min_samples} examples or "
-                f"more; got num_clients={self.num_clients}. Use a smaller min_samples or num_clients, or name another "
-                "column as the client.",
+                f"more{asked}. Name another column as the client (on the command line, --set data.client=NAME), or use "
+                "a smaller min_samples or num_clients.",
                 code="too-few-examples",
                 got=len(kept),
                 clients=self.num_clients,
