@@ -74,7 +74,7 @@ def test_domains_are_another_input_and_nobody_is_wrong() -> None:
     domains = [client.domain for client in federation]
     assert len({*zip(domains, diagnosis.groups, strict=True)}) == 5 == max(diagnosis.groups) + 1
     assert diagnosis.status == ADVICE
-    assert any("at a client that has other inputs" in remark for remark in diagnosis.remarks)
+    assert any("a client with other inputs" in remark for remark in diagnosis.remarks)
 
 
 def test_nothing_to_do_is_one_model() -> None:

@@ -272,7 +272,7 @@ def test_what_cannot_be_told_apart_is_said() -> None:
     """Three clients lack classes, and one is unlike all others."""
     found = _examined(["plain"] * 10 + ["few"] * 3 + ["shifted"])
     assert found.remarks == (
-        "Other names for classes, at a client that has other inputs.",
+        "Whether a client with other inputs names classes otherwise.",
         "Noisy labels at a client that is unlike all others.",
         "Swapped names of classes that a client lacks.",
     )

@@ -13,7 +13,7 @@ from fedatlas.config.reopen import run_federation
 from fedatlas.data import NaturalId
 from fedatlas.report import write_page
 from fedatlas.runs.run import CHECK, Run
-from report.browser import open_page
+from report.browser import DESKTOP, PHONE, open_page
 from report.browser_pages import invoke, write_arrays, write_records
 from report.pages import read_block, unpack
 from report.run_folders import client, write_run
@@ -120,7 +120,7 @@ def test_a_suspect_card_says_how_to_see_it_in_a_spreadsheet(browser: "Browser", 
         assert card.locator(".seen tbody td").inner_text() == "0.74"
         assert "z = " not in page.inner_text("body")
         mark = card.locator(".exact")
-        assert mark.get_attribute("aria-label") == "z = 5.1"
+        assert mark.get_attribute("aria-label") == "For statisticians: z = 5.1"
         mark.focus()
         assert "5.1" in mark.evaluate("mark => getComputedStyle(mark, '::after').content")
     shared = write_page(tmp_path / "shared.html", diagnosis=found, share=True)
@@ -143,3 +143,17 @@ def test_a_click_beside_a_dot_leaves_the_card_and_charts_keep_their_size(browser
         )
         page.wait_for_function("() => window.fedatlasPage.state.frame === 1")
         assert page.evaluate(sizes) == before
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+def test_a_name_brings_the_top_of_its_card_into_view(browser: "Browser", tmp_path: Path, size: dict[str, int]) -> None:
+    """From the answers and from the table; on a phone the card lies in the page and covers nothing."""
+    with open_page(browser, write_records(tmp_path, 10), size=size, reduced_motion="reduce") as page:
+        for button in ("#answers .link", "#client-table tbody tr >> nth=3 >> th button"):
+            page.locator(button).first.click()
+            page.wait_for_function(
+                "() => { const top = document.querySelector('#card h3').getBoundingClientRect().top;"
+                " return top >= 0 && top < innerHeight; }"
+            )
+        still = "() => getComputedStyle(document.getElementById('card')).position"
+        assert page.evaluate(still) == ("sticky" if size is DESKTOP else "static")

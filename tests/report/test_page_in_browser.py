@@ -233,6 +233,7 @@ def test_who_is_wrong_who_is_served_worst_and_what_helps_are_seen_at_once(browse
         assert 'data.held_out=["hungarian"]' in command
         assert "Suspect: labels inverted" in page.inner_text("#card")
         assert "data.held_out" in page.inner_text("#card .remedy")
+        page.click("#card summary >> text=Some of its rows")
         examples = page.locator("#card .examples tbody tr")
         assert {row.inner_text().split()[0] for row in examples.all()} == {"healthy", "ill"}
         page.click("#contents >> text=Who is served badly?")

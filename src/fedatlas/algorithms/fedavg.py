@@ -10,5 +10,5 @@ from fedatlas.parts.algorithm import Algorithm
 
 @recipe(paper="McMahan et al. 2017")
 def fedavg() -> Algorithm:
-    """Clients train on cross-entropy; the server averages their models by number of examples."""
+    """One model for all: clients train it, and the server averages what they trained, by number of examples."""
     return Algorithm(name="fedavg")

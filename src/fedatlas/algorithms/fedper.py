@@ -28,5 +28,5 @@ class KeepHead(Split):
 
 @recipe(changes="split", paper="Arivazhagan et al. 2019")
 def fedper() -> Algorithm:
-    """FedAvg of the body; every client keeps and trains its own last layer."""
+    """One model for all but its last layer, which every client keeps and trains for itself."""
     return Algorithm(name="fedper", split=KeepHead())

@@ -283,9 +283,15 @@ def _inputs(pairs: Sequence[_Pair], pooled: Cells, distance: float, labelled: bo
     return Finding(
         True,
         strength,
-        f"The same class differs {strength:.1f} times as much between groups {one} and {other} as two classes do.",
+        _between_groups(one, other, strength),
         f"{strength:.2f} times, z = {widest.z:.0f}, {widest.shared} class{'es' * (widest.shared != 1)}",
     )
+
+
+def _between_groups(one: int, other: int, times: float) -> str:
+    if times > 1:
+        return f"One class differs more between groups {one} and {other} ({times:.1f} times) than two classes do."
+    return f"One class differs between groups {one} and {other}, {times:.1f} times as much as two classes do."
 
 
 def _label_shares(summary: Summary) -> Finding:

@@ -49,7 +49,15 @@ def advice_block(
             said.append((grouped, "a model for each group of clients, where a trial shows that the group gains"))
         if members.held_out.any():
             said.append((f"fedatlas adapt {folder}", "bring in the clients that were held out"))
-    return [{"command": command, "why": why} for command, why in dict(said).items()]
+    done = {run.name for run in runs}
+    told = [(command, why) for command, why in dict(said).items() if not _compared(command, done)]
+    return [{"command": command, "why": why} for command, why in told]
+
+
+def _compared(command: str, done: set[str]) -> bool:
+    """Return whether a command compares algorithms that the page has already."""
+    words = command.split()
+    return words[:2] == ["fedatlas", "compare"] and set(words[2:4]) <= done
 
 
 def act_block(runs: Sequence[Run], members: Members, given: str | None, config: str | None) -> dict[str, Any] | None:

@@ -217,13 +217,14 @@ def _metrics(group: Group, kind: str) -> list[dict[str, Any]]:
         if not values or column.title == "best":
             continue
         spread = Spread.of(values)
-        half = over_seeds(values)[1] if len(values) > 1 else None
-        if half is None and group.runs[0].metric == BINOMIAL and column.title in parts:
+        # Of two values Student's interval is so wide that it says nothing.
+        half = over_seeds(values)[1] if len(values) > 2 else None
+        if len(values) == 1 and group.runs[0].metric == BINOMIAL and column.title in parts:
             count = ((final(group.runs[0]) or {}).get(parts[column.title]) or {}).get("num_examples", 0)
             half = over_examples(spread.mean, 0.0, count)[1] if count else None
         found.append(
             {
-                "title": _title(column.title, kind),
+                "title": _title(column.title, kind, len(values)),
                 "mean": short(spread.mean),
                 "half": None if half is None else short(half),
                 "lower": column.lower_is_better,
@@ -233,7 +234,9 @@ def _metrics(group: Group, kind: str) -> list[dict[str, Any]]:
     return found
 
 
-def _title(column: str, kind: str) -> str:
+def _title(column: str, kind: str, runs: int) -> str:
+    if runs > 1 and column.startswith("worst"):
+        return f"{column.replace('domain', kind)} of a run"
     spreads = {"sigma_type": f"spread over {kind}s", "sigma_client": "spread over clients"}
     return spreads.get(column, column.replace("_", " ").replace("domain", kind))
 

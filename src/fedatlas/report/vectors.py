@@ -71,7 +71,7 @@ def check_vectors(diagnosis: Diagnosis, names: Sequence[str]) -> Vectors | None:
     points = torch.nn.functional.normalize(((summary.means - centre) * known).flatten(1), dim=1)
     rows = torch.tensor([place.get(name, -1) for name in names])
     ordered = torch.where(rows[:, None] >= 0, points[rows.clamp(min=0)], torch.zeros(1))
-    about = "What the check compared: each client's mean embedding of each class, less that of all clients."
+    about = "What the check compared: how a client's mean of each class differs from that of all clients."
     return Vectors("check", "what the check compared", about, ordered)
 
 

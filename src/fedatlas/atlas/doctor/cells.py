@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -67,14 +68,22 @@ def _contrary(client: str, names: Sequence[str], classes: Sequence[str], own: _M
     if not len(contrary):
         return None
     order = contrary[np.argsort(-np.abs(own.apart[contrary]), kind="stable")][:MOST_COLUMNS].tolist()
-    rows = tuple(
-        (names[j], *(f"{side.means[label, j]:.3g}" for side in (own, others) for label in (0, 1))) for j in order
-    )
+    rows = tuple((names[j], *_written([*own.means[:, j], *others.means[:, j]])) for j in order)
     column, *first = rows[0]
     here, elsewhere = (f"{classes[1]!r} {first[i + 1]}, {classes[0]!r} {first[i]}" for i in (0, 2))
     return Cells(
-        f"average {column} over the rows of {client}, by label: {here}. At the others it is the other way round: "
-        f"{elsewhere}",
+        f"average {column} by label. {client}: {here}. The others, the other way round: {elsewhere}",
         ("mean of", f"{classes[0]} here", f"{classes[1]} here", f"{classes[0]} elsewhere", f"{classes[1]} elsewhere"),
         rows,
     )
+
+
+def _written(means: Sequence[float]) -> list[str]:
+    """Return numbers with as many decimals each, such that the largest has three digits.
+
+    >>> _written([0.14, 0.5468, 1.5])
+    ['0.14', '0.55', '1.50']
+    """
+    largest = max(map(abs, means))
+    decimals = min(6, max(0, 2 - math.floor(math.log10(largest)))) if largest > 0 else 0
+    return [f"{mean:.{decimals}f}" for mean in means]

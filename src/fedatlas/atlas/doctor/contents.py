@@ -36,7 +36,8 @@ def _cells(name: str, column: str, fault: Fault, figures: Sequence[ColumnFigures
     half = f"; at the others half of the values are from {low} to {high}" if known else ""
     rows = f"of the {own.count + own.missing} rows of {name}"
     if fault.kind == "missing-coded":
-        return Cells(f"{rows} {fault.count} have {column} = {fault.value:g}{half}")
+        empty = f" and {own.missing} have no value" if own.missing else ""
+        return Cells(f"{rows} {fault.count} have {column} = {fault.value:g}{empty}{half}")
     if fault.kind == "other-scale" and own.quantiles is not None:
         return Cells(f"the median of {column} over the rows of {name} is {own.quantiles[2]:.3g}, elsewhere {middle}")
     return Cells(f"{rows} {own.count} have a value in {column}, and it is always the same{half}")

@@ -85,8 +85,8 @@ def _labelling(found: Finding, labels: LabelFindings, num_classes: int) -> Findi
     renaming = [own.client for own in labels.suspects.values() if own.kind != NOISY]
     if not renaming:
         return found
-    call = "calls" if len(renaming) == 1 else "call"
-    said = f"{', '.join(renaming[:5])}{' and others' if len(renaming) > 5 else ''} {call} classes by other names."
+    who = f"{', '.join(renaming[:5])}{' and others' if len(renaming) > 5 else ''}"
+    said = f"The two labels look exchanged at {who}." if num_classes == 2 else f"Other names for classes at {who}."
     strength = max(found.strength, labels.renamed / num_classes)
     return replace(found, found=True, strength=strength, evidence=f"{found.evidence} {said}" if found.found else said)
 
@@ -107,7 +107,7 @@ def _lone(names: Sequence[str], groups: Tensor, labels: LabelFindings) -> tuple[
 def _remarks(verdict: Verdict, lone: Sequence[Suspect], *, lacking: bool) -> tuple[str, ...]:
     said = []
     if verdict.inputs.found:
-        said.append("Other names for classes, at a client that has other inputs.")
+        said.append("Whether a client with other inputs names classes otherwise.")
     if lone:
         said.append("Noisy labels at a client that is unlike all others.")
     if lacking:

@@ -1,6 +1,6 @@
 // Acting on selected clients: the command or the config that holds them out, leaves them out, groups or adapts them.
 
-import { byId, choice, copyButton, make, note, renew, saveFile } from "./dom.js";
+import { byId, choice, copyButton, make, note, renew, saveFile, wholeWords } from "./dom.js";
 import { clip, plural } from "./format.js";
 import { listen, select, state } from "./state.js";
 
@@ -68,7 +68,7 @@ function actions(names) {
   );
   const write = () => {
     const config = chosen.form === "config" && chosen.action !== "adapt";
-    output.textContent = config ? configText(chosen.action, names) : commandText(chosen.action, names);
+    renew(output, config ? configText(chosen.action, names) : wholeWords(commandText(chosen.action, names)));
     about.textContent = `${ACTIONS[chosen.action][1]}${config ? " Save it and run: fedatlas train --config page.toml" : ""}`;
     save.hidden = !config;
   };

@@ -5,11 +5,12 @@ import { clientLink, commandCode, copyButton, make } from "./dom.js";
 import { capital, clip, kindWords, plural } from "./format.js";
 import { bare, metric, signed, told, withSpan, worse, worstOf } from "./metric.js";
 import { groupOf, groupTitle } from "./plane.js";
-import { choose, state } from "./state.js";
+import { showCard, state } from "./state.js";
 import { known, mean } from "./stats.js";
 
 const MOST_NAMED = 4;
 const GAP = 0.1;
+const LONGEST = 90;
 const UNCHECKED = "the labels and the data were not checked";
 
 export function answersPart(block) {
@@ -22,16 +23,17 @@ function answer(question, ...children) {
 }
 
 function link(block, client) {
-  return clientLink(block.clients.name[client], () => choose(client));
+  return clientLink(block.clients.name[client], () => showCard(client));
 }
 
 function wrongAnswer(block) {
   if (!block.check) return answer("Whose data look wrong?", make("p", {}, `Not known: ${UNCHECKED}.`));
   const people = [...new Set(block.check.suspects.map((own) => own.client))];
   if (!people.length) return answer("Whose data look wrong?", make("p", {}, "The check suspects no client."));
-  const kinds = (client) => [
-    ...new Set(block.check.suspects.filter((own) => own.client === client).map((own) => kindWords(own.kind))),
-  ];
+  // A wrong column is named by its finding, if that is short.
+  const said = (own) =>
+    own.kind.startsWith("labels-") || !own.text || own.text.length > LONGEST ? kindWords(own.kind) : own.text;
+  const kinds = (client) => [...new Set(block.check.suspects.filter((own) => own.client === client).map(said))];
   const rest = people.length - MOST_NAMED;
   // How it shows; where something was trained there is room for wrong labels only.
   const shows = (client) =>
@@ -45,7 +47,7 @@ function wrongAnswer(block) {
       {},
       people
         .slice(0, MOST_NAMED)
-        .map((client) => make("li", {}, link(block, client), `: ${kinds(client).join(", ")}`, shows(client))),
+        .map((client) => make("li", {}, link(block, client), `: ${kinds(client).join("; ")}`, shows(client))),
       rest > 0 ? make("li", { class: "aside" }, `and ${plural(rest, "more client")}`) : null,
     ),
   );
@@ -86,7 +88,8 @@ function mainReason(block, client) {
   const reasons = block.reasons[client] || [];
   const gap = groupGap(block, client);
   const first = reasons.find((one) => one.kind !== "few-tests")?.text ?? gap ?? reasons[0]?.text;
-  if (first) return `What stands out: ${first}`;
+  const sure = labelSuspect(block, client);
+  if (first) return `${sure ? "" : "The cause is not known. "}What stands out: ${first}.`;
   return block.shared ? "Reasons are left out of a copy that is shared." : sentence(nothingWords(block));
 }
 
@@ -161,13 +164,29 @@ export function betterPart(block) {
   );
 }
 
+const GOALS = [
+  [/ --use group/, "Train a model for each group of clients that gains by one; the others share one"],
+  [/ compare fedavg fedper/, "Compare one model for all with one whose last layer each client keeps for itself"],
+  [/ compare fedavg fedbn/, "Compare one model for all with one whose norms each client keeps for itself"],
+  [
+    / compare fedavg feddisco/,
+    "Compare one model for all with a method that allows for different shares of the labels",
+  ],
+];
+
 export function adviceWords({ command, why }) {
   // What is left out until it is repaired is named in the command.
-  const [, key, list] = command.match(/data\.(drop|held_out)=(\[[^\]]*\])/) || [];
-  if (why !== "until repaired" || !list) return capital(why);
-  const kind = key === "drop" ? "column" : "client";
-  const names = list.split(",").length;
-  return `Until that is repaired, train without ${names > 1 ? `these ${kind}s` : `this ${kind}`}`;
+  const [, key, list] = command.match(/data\.(drop|held_out)=\[([^\]]*)\]/) || [];
+  const names = list ? clip(list.replaceAll(",", ", ").replaceAll('"', ""), 60) : "";
+  if (why === "until repaired" && key === "drop") return `Until it is repaired, train without the column ${names}`;
+  if (why === "until repaired" && list)
+    return `Until that is repaired, train without ${names} (tested, but does not train)`;
+  return GOALS.find(([pattern]) => pattern.test(command))?.[1] ?? capital(why);
+}
+
+export function labelSuspect(block, client) {
+  const people = block.check ? block.check.suspects : [];
+  return people.some((own) => own.client === client && own.kind.startsWith("labels-"));
 }
 
 function firstAction(block) {

@@ -1,17 +1,18 @@
 // The card of the chosen client.
 
-import { adviceWords, commandsFor, groupGap } from "./answers.js";
+import { adviceWords, commandsFor, groupGap, labelSuspect } from "./answers.js";
 import { intervalBar } from "./chart.js";
 import { kindColor } from "./color.js";
 import { commonest, cosine, labelShares, lastWeight, meanShares, nearest, worseThanCommonest } from "./data.js";
 import { commandCode, copyButton, exact, make, renew } from "./dom.js";
 import { examplesPart } from "./examples.js";
-import { capital, clip, decimal, kindWords, percent, plural, sharePercent, thousands } from "./format.js";
+import { capital, clip, decimal, kindWords, percent, plural, sharePercent } from "./format.js";
 import { hasIntervals, metricTitle, withSpan } from "./metric.js";
 import { currentSource, groupOf, groupTitle } from "./plane.js";
 import { choose, listen, state, toggle } from "./state.js";
 
 const MOST_BARS = 14;
+const COLUMN_KINDS = new Set(["missing-coded", "other-scale", "constant"]);
 let block = null;
 
 export function cardPart(data) {
@@ -34,7 +35,7 @@ function fillCard(node) {
     head(client),
     suspicion(client),
     remedies(client),
-    examplesPart(block, client),
+    examples(client),
     labelBars(client),
     figures(client),
     classAccuracies(client),
@@ -85,13 +86,18 @@ function suspicion(client) {
         make(
           "div",
           { class: `finding ${kind}` },
-          make("b", {}, `${title}: ${kindWords(own.kind)}`),
+          make("b", {}, `${COLUMN_KINDS.has(own.kind) ? "Column to repair" : title}: ${kindWords(own.kind)}`),
           own.text ? make("p", {}, exact(`${capital(own.text)}.`, own.figure)) : null,
           seen(own.cells),
-          own.look ? make("p", { class: "note" }, `Look at ${own.look}.`) : null,
+          own.look ? make("p", { class: "note" }, `Look at ${own.look}.${repair(own)}`) : null,
         ),
       ),
   );
+}
+
+function repair(own) {
+  if (own.kind !== "labels-inverted" || !block.target) return "";
+  return ` If they are exchanged, exchange them back in the column “${clip(block.target, 30)}” of its rows.`;
 }
 
 function seen(cells) {
@@ -132,6 +138,13 @@ function remedies(client) {
       make("div", { class: "code" }, commandCode(own.command), copyButton(own.command)),
     ),
   );
+}
+
+function examples(client) {
+  // Folded where averages of the same table say more.
+  const found = examplesPart(block, client);
+  const averaged = block.check?.suspects.some((own) => own.client === client && own.cells?.rows.length);
+  return found && averaged ? make("details", {}, make("summary", {}, "Some of its rows"), found) : found;
 }
 
 function mates(client) {
@@ -205,6 +218,9 @@ function figures(client) {
         make("small", {}, tookPart(own, client)),
       );
     }),
+    labelSuspect(block, client)
+      ? make("p", { class: "note" }, make("b", {}, "Measured against its own labels, which look wrong."))
+      : null,
     yardstick(client, rows),
   );
 }
@@ -309,12 +325,12 @@ function disclosed(client) {
   return make(
     "details",
     {},
-    make("summary", {}, `What left this client under ${clip(own.label, 24)}`),
+    make("summary", {}, `What this client sent out (${clip(own.label, 24)})`),
     make(
       "ul",
       { class: "reasons" },
       lines.map((line) => make("li", {}, line)),
     ),
-    silent ? null : make("p", { class: "note" }, `In ${thousands(own.tookPart[client])} rounds.`),
+    silent ? null : make("p", { class: "note" }, `In each of ${plural(own.tookPart[client], "round")}.`),
   );
 }

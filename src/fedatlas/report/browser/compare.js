@@ -1,6 +1,6 @@
 // The algorithms: key figures, and differences with their intervals.
 
-import { worstClient } from "./answers.js";
+import { labelSuspect, worstClient } from "./answers.js";
 import { intervalBar } from "./chart.js";
 import { kindColor } from "./color.js";
 import { choice, make, note, renew } from "./dom.js";
@@ -32,7 +32,16 @@ export function comparePart(data) {
   listen(["algorithm", "reference", "theme"], () => fillComparison(table));
   fillFigures(figures);
   fillComparison(table);
-  return [bar, figures, table, aboutAlgorithms(), block.note ? note(block.note) : null];
+  return [bar, figures, wrongNote(), table, aboutAlgorithms(), block.note ? note(block.note) : null];
+}
+
+function wrongNote() {
+  // Figures over all clients hold those whose labels look wrong.
+  const wrong = [...Array(block.count).keys()].filter((client) => labelSuspect(block, client));
+  if (!wrong.length) return null;
+  const names = wrong.slice(0, 4).map((client) => clip(block.clients.name[client], 24));
+  const more = wrong.length > names.length ? ` and ${wrong.length - names.length} more` : "";
+  return note(`All figures hold ${names.join(", ")}${more}, measured against labels that look wrong.`);
 }
 
 function aboutAlgorithms() {
@@ -207,12 +216,13 @@ function withSeeds() {
 
 function intervalNote() {
   const all = block.differences.flat();
-  const said = (metric.percent ? "In percent. " : "") + (metric.higher ? "" : "Lower is better. ");
+  const sure = all.some(([value, half]) => half !== null && Math.abs(value) > half);
+  const said =
+    (sure ? "" : "No difference here is beyond chance. ") +
+    (metric.percent ? "In percent. " : "") +
+    (metric.higher ? "" : "Lower is better. ");
   if (all.some((one) => /^\d+ seeds$/.test(one[2])))
     return [`${said}± is half of a 95 % interval over seeds. A difference whose interval holds 0 may be chance.`];
   if (metric.name !== "accuracy") return [`${said}One seed each: a difference may be chance.`, ...withSeeds()];
-  return [
-    "In percent. ± is half of a 95 % interval over test examples: another seed may differ by more.",
-    ...withSeeds(),
-  ];
+  return [`${said}± is half of a 95 % interval over test examples: another seed may differ by more.`, ...withSeeds()];
 }

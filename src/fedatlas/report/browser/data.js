@@ -97,9 +97,10 @@ export function commonest(block, client) {
 }
 
 export function worseThanCommonest(block, own, client) {
-  // By more than the rounding of the shares.
+  // Beyond chance where there is an interval, and by more than the rounding of the shares.
   const simple = commonest(block, client);
-  return simple !== null && own.value[client] < simple.share - ROUNDING;
+  const best = Number.isNaN(own.high[client]) ? own.value[client] : own.high[client];
+  return simple !== null && best < simple.share - ROUNDING;
 }
 
 export function meanShares(block, clients) {

@@ -81,10 +81,16 @@ async function copyText(text) {
   }
 }
 
-export function commandCode(command) {
+export function wholeWords(command) {
   // Lines end between words, never at a hyphen inside one.
-  const words = command.split(" ").flatMap((word) => [" ", make("span", { class: "word" }, word)]);
-  return make("code", { tabindex: 0 }, words.slice(1));
+  return command
+    .split(" ")
+    .flatMap((word) => [" ", make("span", { class: "word" }, word)])
+    .slice(1);
+}
+
+export function commandCode(command) {
+  return make("code", { tabindex: 0 }, wholeWords(command));
 }
 
 export function saveFile(name, text, type) {
@@ -111,7 +117,16 @@ export function clientLink(name, click, most = 40) {
 export function exact(words, figure) {
   // Plain words, and a mark with the figure behind them for those who know it: under the pointer, or with the focus.
   if (!figure) return words;
-  const mark = make("button", { type: "button", class: "exact", "aria-label": figure, "data-exact": figure }, "i");
+  const mark = make(
+    "button",
+    {
+      type: "button",
+      class: "exact",
+      "aria-label": `For statisticians: ${figure}`,
+      "data-exact": `For statisticians: ${figure}`,
+    },
+    "i",
+  );
   return [words, "\u00a0", mark];
 }
 

@@ -10,6 +10,7 @@ import { sheet } from "./sheet.js";
 import { select, state } from "./state.js";
 
 const MOST_KINDS = 24;
+const FEW = 10; // of so few clients the nearest say little
 const ROUGH = 0.6;
 const KEPT = [
   [0.95, "almost exactly"],
@@ -84,9 +85,10 @@ function ramp() {
 }
 
 function heldOutNote() {
-  return sheet.block.clients.held_out.some(Boolean)
-    ? make("span", { class: "aside" }, "hollow: held out, never trained")
-    : null;
+  const said = [];
+  if (sheet.block.suspicion.includes(2)) said.push("dashed ring: suspect");
+  if (sheet.block.clients.held_out.some(Boolean)) said.push("hollow: held out, never trained");
+  return said.length ? make("span", { class: "aside" }, said.join("; ")) : null;
 }
 
 export function tellKept() {
@@ -95,7 +97,7 @@ export function tellKept() {
   const said = [`${currentSource().about} `];
   if (plane.distance !== null) {
     const near =
-      plane.near === null
+      plane.near === null || sheet.block.count < FEW
         ? ""
         : `; of each client's ${plural(few, "nearest client")} ${percent(plane.near)} % are its nearest here, too`;
     said.push(

@@ -21,6 +21,7 @@ import { timePart } from "./time.js";
 import { tryPart, whyPart } from "./why.js";
 
 const MOST_NEAR = 1000;
+const MOST_LABELS = 3;
 const block = readBlock();
 setMetric(block);
 setBlock(block);
@@ -34,9 +35,11 @@ function lead() {
   const held = clients.held_out.filter(Boolean).length;
   if (held && !block.sample) said.push(`${thousands(held)} of them held out of training`);
   const examples = [...clients.train, ...clients.test].reduce((sum, count) => sum + Math.max(0, count), 0);
-  if (!block.sample) said.push(plural(examples, "example"));
+  if (!block.sample) said.push(plural(examples, block.kind === "features" ? "row" : "example"));
   if (block.target) said.push(`predicting “${clip(block.target, 40)}”`);
-  if (block.classes.length) said.push(plural(block.classes.length, "class", "es"));
+  const names = block.classes.map((name) => clip(name, 20));
+  if (names.length > MOST_LABELS) said.push(plural(names.length, "class", "es"));
+  else if (names.length > 1) said.push(`${names.length} labels: ${names.slice(0, -1).join(", ")} and ${names.at(-1)}`);
   return `${said.join(", ")}.`;
 }
 

@@ -144,7 +144,7 @@ function compose(canvas, painted, order) {
   const bar = 0.6 * edge;
   order.forEach((client, i) => {
     // A client with itself is no pair.
-    pen.fillStyle = ink("paper");
+    pen.fillStyle = ink("line");
     pen.fillRect(left + i * step, top + i * step, step, step);
     pen.fillStyle = kindColor(groupOf(client));
     pen.fillRect(left + i * step, top - edge, step + 0.5, bar);

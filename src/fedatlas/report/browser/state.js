@@ -42,6 +42,15 @@ export function choose(client) {
   change({ chosen: client });
 }
 
+export function showCard(client) {
+  // The card may be out of sight: above, or on a phone below the map.
+  choose(client);
+  const card = document.getElementById("card");
+  const place = card.parentElement.getClientRects().length ? card.parentElement : card;
+  const top = place.getBoundingClientRect().top;
+  if (top < 0 || top > innerHeight - 200) place.scrollIntoView({ block: "start" });
+}
+
 export function select(clients) {
   change({ selected: new Set(clients) });
 }

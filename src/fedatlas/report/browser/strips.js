@@ -7,7 +7,7 @@ import { make, note, renew } from "./dom.js";
 import { clip, percent, plural, thousands } from "./format.js";
 import { bare, metricTitle, told, unit, worstOf } from "./metric.js";
 import { groupOf, groupTitle } from "./plane.js";
-import { listen, select, state } from "./state.js";
+import { listen, select, showCard, state } from "./state.js";
 import { deviation, known, mean } from "./stats.js";
 
 const MOST_GROUPS = 40;
@@ -35,6 +35,11 @@ function fillGroups(node) {
   const groups = [...members].sort((a, b) => (a[0] < 0) - (b[0] < 0) || b[1].length - a[1].length || a[0] - b[0]);
   const rest = groups.length - MOST_GROUPS;
   const shownGroups = groups.filter(([group]) => group >= 0).length;
+  if (shownGroups === block.count && block.count > 1) {
+    const words = `Every client is a group by itself (${grouping.title}): no two are alike beyond chance.`;
+    renew(node, grouping.key === "domain" ? null : note(words), whyGroups());
+    return;
+  }
   renew(
     node,
     make("h3", {}, shownGroups ? plural(shownGroups, "group") : "No groups", make("small", {}, ` ${grouping.title}`)),
@@ -102,7 +107,12 @@ function groupRow([group, clients]) {
     { scope: "row" },
     make(
       "button",
-      { type: "button", class: "link", title: "Select its clients", on: { click: () => select(clients) } },
+      {
+        type: "button",
+        class: "link",
+        title: clients.length === 1 ? null : "Select its clients",
+        on: { click: () => (clients.length === 1 ? showCard(clients[0]) : select(clients)) },
+      },
       groupSwatch(group),
       make("bdi", {}, clip(groupTitle(group), 32)),
     ),

@@ -4,11 +4,11 @@ import { groupSwatch, intervalBar } from "./chart.js";
 import { kindColor } from "./color.js";
 import { clearlyBelow } from "./compare.js";
 import { commonest, labelShares, nearest, worseThanCommonest } from "./data.js";
-import { byId, choice, make, renew, saveFile, speak } from "./dom.js";
+import { choice, make, renew, saveFile, speak } from "./dom.js";
 import { clip, csvText, decimal, kindWords, lower, plural, thousands } from "./format.js";
 import { bare, hasIntervals, metric, metricTitle, sidewards, unit, withSpan } from "./metric.js";
 import { currentSource, groupOf, groupTitle } from "./plane.js";
-import { choose, listen, select, state, toggle } from "./state.js";
+import { listen, select, showCard, state, toggle } from "./state.js";
 
 const PAGE = 25;
 const view = { sort: null, down: false, words: "", filter: "all", shown: PAGE };
@@ -299,12 +299,6 @@ function fillTable(node, update) {
 
 function side(column) {
   return column.text || column.left ? "left" : null;
-}
-
-function showCard(client) {
-  // The card may be a screen above.
-  choose(client);
-  byId("card").scrollIntoView({ block: "nearest" });
 }
 
 function tableRow(client, own) {

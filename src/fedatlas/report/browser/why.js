@@ -127,7 +127,7 @@ function distanceCause(own, tested) {
   const source = currentSource();
   if (!source || block.count > MOST_NEAR || block.count < 3) return null;
   const near = (client) => mean(nearest(source, client, 3, block.count).map((pair) => pair[1]));
-  return factor(own, tested, "Distance from the others", near, {
+  return factor(own, tested, "Likeness to others", near, {
     xTitle: `likeness to the ${Math.min(3, block.count - 1)} nearest (1 is alike)`,
     same: (value) => `the same likeness to others, ${decimal(value)}`,
     more: "Clients that are like others are served better",
@@ -210,7 +210,7 @@ function shiftPart() {
           names[way] || way,
           make(
             "span",
-            { class: `tag${own.found ? " found" : ""}` },
+            { class: `tag${own.found && way === "labelling" ? " found" : ""}` },
             way === "labelling" ? (own.found ? "differs" : "does not differ") : own.found ? "differ" : "do not differ",
           ),
         ),
@@ -249,7 +249,7 @@ export function tryPart(data) {
       ? make(
           "div",
           { class: "looks" },
-          make("p", {}, "First look at"),
+          make("p", {}, make("b", {}, "First, look at")),
           make(
             "ul",
             { class: "reasons" },
