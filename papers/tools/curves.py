@@ -40,11 +40,13 @@ def draw(run: Run, base: Run, path: Path) -> None:
 
 
 def main(runs: Path) -> None:
-    """Draw all curves."""
+    """Draw the curves that the pages show."""
     (PAGES / "curves").mkdir(exist_ok=True)
     base = Run(runs / "fedavg-0")
     for name in ALGORITHMS:
-        if (runs / f"{name}-0").exists():
+        page = PAGES / f"{name}.md"
+        shown = page.exists() and f"curves/{name}.svg" in page.read_text(encoding="utf-8")
+        if shown and (runs / f"{name}-0").exists():
             draw(Run(runs / f"{name}-0"), base, PAGES / "curves" / f"{name}.svg")
 
 
