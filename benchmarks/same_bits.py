@@ -178,7 +178,9 @@ def cases() -> Iterator[Case]:
     yield Case("atlas", (*_atlases(),))
     # Relative to the case's folder: a run's config keeps the path as it was given.
     maps = command("map --config SMALL --to atlas.safetensors", *ATLASES["client2vec"])
-    with_atlas = "train --config SMALL --atlas atlas.safetensors --use sample,aggregate,train"
+    # The weights are set: their defaults differ from those of 0.1.0.
+    weights = "--set atlas.lambda_o=1 --set atlas.lambda_d=1"
+    with_atlas = f"train --config SMALL --atlas atlas.safetensors --use sample,aggregate,train {weights}"
     trained = [
         command(f"{with_atlas} --folder FOLDER/{engine}-{workers}", *_place(engine, workers))
         for engine, workers in PLACES
