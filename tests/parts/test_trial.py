@@ -61,13 +61,13 @@ def test_after_the_early_trial_all_groups_leave_or_none(threshold: float, left: 
     """Group 0 gains 0.2 with mean square 0.0401: t = 34.6; group 1 has 17.3. Both are above 16, and one is below 18."""
     found = {0: {0: losses(1.0, 0.8, 0.0401)}, 1: {1: losses(1.0, 0.9, 0.0101)}}
     trial = ByTrial(groups=NAMES, threshold=threshold)
-    serving, memory = trial.decide(remembered(False, False), ROSTER, found, 27, 100)
+    serving, memory = trial.decide(remembered(False, False), ROSTER, found, 7, 100)
     assert memory[SCORE].tolist() == pytest.approx([34.641, 17.3205], abs=1e-3)
     assert memory[LEFT].tolist() == left
     assert serving is not None
     assert serving.tolist() == ([0, 1, 0, 1] if left[0] else [COMMON] * 4)
     some = torch.tensor([True, False, True, True])
-    _, memory = trial.decide({**remembered(False, False), BEGUN: some, RIVALS: some}, ROSTER, found, 27, 100)
+    _, memory = trial.decide({**remembered(False, False), BEGUN: some, RIVALS: some}, ROSTER, found, 7, 100)
     assert memory[BEGUN].tolist() == ([True, False, True, True] if left[0] else [False] * 4)
     assert not memory[RIVALS].any()
 
@@ -88,10 +88,11 @@ def test_the_median_of_a_trials_comparisons_counts() -> None:
     assert memory[TIMES] == 0
 
 
-def test_trials_end_after_three_quarters_of_the_rounds_and_a_short_one_comes_after_a_quarter() -> None:
+def test_trials_end_after_three_quarters_of_the_rounds_and_a_short_one_comes_after_a_twentieth() -> None:
     trial = ByTrial(groups=NAMES)
-    assert trial.trials(40) == [range(11, 13), range(23, 31)]
-    assert trial.trials(20) == [range(6, 7), range(12, 16)]
+    assert trial.trials(40) == [range(3, 5), range(23, 31)]
+    assert trial.trials(100)[0] == range(6, 8)
+    assert trial.trials(20) == [range(3, 4), range(12, 16)]
     assert trial.trials(6) == [range(4, 5)]
     assert trial.trials(3) == [range(2, 3)]
     assert trial.trials(1) == [range(1, 2)]
@@ -139,7 +140,7 @@ def test_after_all_have_left_only_groups_train() -> None:
 
 @pytest.mark.parametrize("base", [fedavg, fedbn, scaffold])
 def test_who_stays_has_the_bases_model_bit_for_bit(base: Callable[[], Algorithm]) -> None:
-    """Of 12 rounds 4 and 9 are trials. Group 1 leaves after the last one, and clients of group 0 must not notice."""
+    """Of 12 rounds 3 and 9 are trials. Group 1 leaves after the last one, and clients of group 0 must not notice."""
 
     class OneLeaves(ByTrial):
         def decide(self, *args: Any) -> Any:
@@ -149,7 +150,7 @@ def test_who_stays_has_the_bases_model_bit_for_bit(base: Callable[[], Algorithm]
             return serving, {**memory, LEFT: left}
 
     federation, sharing = blob_federation(num_clients=4), OneLeaves(groups=NAMES, pilot=1)
-    assert sharing.trials(12) == [range(4, 5), range(9, 10)]
+    assert sharing.trials(12) == [range(3, 4), range(9, 10)]
     plain, _, alone = play(base(), Norms(), federation, rounds=12)
     tried, _, simulator = play(replace(base(), sharing=sharing), Norms(), federation, rounds=12)
     assert same_bits(plain.shared, tried.shared)

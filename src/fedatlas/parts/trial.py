@@ -37,9 +37,9 @@ class ByTrial(ByGroup):
     a small group's model may be good after one round and bad after the next. A group that has left goes on with its
     model, in a further turn of each round, on all its examples.
 
-    There is one trial that ends after three quarters of the rounds, and a short one after a quarter of them if there
-    are enough. After the short one either all groups leave, if each of them gains twice as clearly, or none does. Once
-    all have left, clients train nothing but their group's model.
+    There is one trial that ends after three quarters of the rounds, and a short one that begins after a twentieth of
+    them, in round 3 at the earliest, if there are enough. After the short one either all groups leave, if each of them
+    gains twice as clearly, or none does. Once all have left, clients train nothing but their group's model.
     """
 
     name: ClassVar[str] = "by_trial"
@@ -80,12 +80,12 @@ class ByTrial(ByGroup):
         """Return the rounds of each trial.
 
         >>> ByTrial(groups={"a": 0, "b": 1}).trials(100)
-        [range(26, 28), range(68, 76)]
+        [range(6, 8), range(68, 76)]
         """
         pilot = min(self.pilot, max(1, rounds // 5))
-        first, end = rounds // 4 + 1, max(3 * rounds // 4, pilot)
+        first, end = max(2, rounds // 20) + 1, max(3 * rounds // 4, pilot)
         early, late = range(first, first + max(1, pilot // 4)), range(end - pilot + 1, end + 1)
-        return [early, late] if early.start > 2 and early.stop < late.start else [late]
+        return [early, late] if early.stop < late.start else [late]
 
     def plan(self, memory: Tensors, roster: Roster, round: int, rounds: int) -> Sequence[Plan]:
         """Return the turns of the common model, of the rival and of the groups."""
