@@ -320,9 +320,8 @@ def main() -> None:
 PAGE = """# Defects of 0.1.0, and this version
 
 `python benchmarks/defects.py --base {base}`: what an attack on 0.1.0 found, reproduced by the command line with that
-version and with this one. A version *holds* if it does the right thing, or refuses in one message. Defects that need a
-network are on [the page of tests that can fail](undone.md); the numbers are those of the attack's own list. Where 0.1.0
-holds too, this way did not lead to what the attack met.
+version and with this one. A version *holds* if it does the right thing, or refuses in one message. The numbers are those
+of the attack's own list. That the tests of all defects can fail, those over a network too, is on [another page](undone.md).
 
 """
 
