@@ -320,8 +320,9 @@ def main() -> None:
 PAGE = """# Defects of 0.1.0, and this version
 
 `python benchmarks/defects.py --base {base}`: what an attack on 0.1.0 found, reproduced by the command line with that
-version and with this one. A version *holds* if it does the right thing, or refuses in one message. The numbers are those
-of the attack's own list. That the tests of all defects can fail, those over a network too, is on [another page](undone.md).
+version and with this one. A version *holds* if it does the right thing, or refuses in one message. The numbers are
+those of the attack's own list. That the tests of all defects can fail, those over a network too, is on [another
+page](undone.md).
 
 """
 
