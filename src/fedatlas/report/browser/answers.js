@@ -197,7 +197,7 @@ function firstAction(block) {
   const named = first ? commandsFor(block, first.client) : [];
   const train = block.check ? block.advice.find((one) => one.command.startsWith("fedatlas train")) : null;
   const own = named[0] || train || block.advice[0];
-  if (!first?.look) return { words: own.why ? sentence(own.why) : "", own };
+  if (!first?.look) return { words: own.why ? `${adviceWords(own)}.` : "", own };
   return {
     words: `Look at ${first.look}.`,
     own,
