@@ -189,7 +189,7 @@ export function labelSuspect(block, client) {
   return people.some((own) => own.client === client && own.kind.startsWith("labels-"));
 }
 
-function firstAction(block) {
+export function firstAction(block) {
   // One thing to do, with the command that does it: check, or repair and train without it until then, or the advice.
   const check = block.advice.find((own) => own.command.startsWith("fedatlas check "));
   if (!block.check && check) return { words: "Check the data and the labels.", own: check };

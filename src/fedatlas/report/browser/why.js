@@ -1,6 +1,6 @@
 // Why clients are served badly, each cause with its evidence; and what to try.
 
-import { adviceWords, groupGap, nothingWords, worstClient } from "./answers.js";
+import { adviceWords, firstAction, groupGap, nothingWords, worstClient } from "./answers.js";
 import { scatter } from "./chart.js";
 import { clearlyBelow, meanOverClients } from "./compare.js";
 import { labelShares, nearest } from "./data.js";
@@ -244,6 +244,7 @@ export function tryPart(data) {
   if (!data.advice.length) return null;
   const looks = new Set((data.check?.suspects || []).map((own) => own.look).filter(Boolean));
   const first = [...looks].slice(0, MOST_LOOKS);
+  const urgent = firstAction(data).own;
   return [
     first.length
       ? make(
@@ -257,7 +258,8 @@ export function tryPart(data) {
           ),
         )
       : null,
-    data.advice.map((own) => commandLine(own.command, own.why)),
+    // In the order of the first answer.
+    [urgent, ...data.advice.filter((own) => own !== urgent)].map((own) => commandLine(own.command, own.why)),
     data.check && !data.algorithms.length
       ? note("A training of these data writes a page that has the same findings, and how each client is served.")
       : null,
