@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -114,6 +115,11 @@ ALTERED: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
         "clients.jsonl",
         lambda content: content.replace(b'"num_tested": ', b'"num_tested": null, "y": ', 1),
     ),
+    "seconds that are no number": (
+        "timings.jsonl",
+        lambda c: c.replace(b'"train": ', b'"y": 1, "train": NaN, "z": ', 1),
+    ),
+    "seconds without end": ("timings.jsonl", lambda c: re.sub(rb'"train": [^,]+', b'"train": 1e999', c, count=1)),
     "a corrupt stream": ("portraits.npz", _corrupt_stream),
     "a config that is no TOML": ("config.toml", lambda content: content + b"\n[[["),
     "a config that is no text": ("config.toml", lambda content: b"\xff\xfe" + content),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -167,6 +168,8 @@ def read_lines(path: Path, manifest: Manifest, *, whole: bool) -> list[dict[str,
             raise line_fault(path, number, f"is not JSON ({error})") from error
         if wrong := _fault(entry, _LINES[path.name]):
             raise line_fault(path, number, f"is not a record: {wrong}")
+        if not math.isfinite(entry.get("train", 0)):
+            raise line_fault(path, number, f"is not a record: it took {entry['train']} seconds")
         after = found[-1]["round"] if found else 0
         if entry["round"] not in (after + 1, *(() if path.name != "clients.jsonl" else (after,))):
             raise line_fault(path, number, f"is of round {entry['round']}, after round {after}")
