@@ -59,7 +59,8 @@ def _print_outcomes(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture
 def tally(request: pytest.FixtureRequest) -> Callable[[str, Counter[str]], None]:
     """Keep how the trials of a row ended, for the table at the end."""
-    return lambda row, outcomes: request.node.user_properties.append((OUTCOMES, (row, outcomes)))
+    # Processes of the tests send each other plain types only.
+    return lambda row, outcomes: request.node.user_properties.append((OUTCOMES, (row, dict(outcomes))))
 
 
 @pytest.fixture(autouse=True)
