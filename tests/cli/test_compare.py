@@ -99,7 +99,9 @@ def test_each_base_gets_the_use_of_an_atlas_as_train_gives_it(
     result = invoke("compare", "fedavg", "fedprox", *use, "--level", "head", "--folder", tmp_path / "both")
     assert result.exit_code == 0, result.output
     assert len(made) == 1
-    assert re.findall(r"^(grouped\S*) +\d", result.output, re.M) == ["grouped", "grouped+fedprox"]
+    # A narrow screen has the table in two parts.
+    shown = dict.fromkeys(re.findall(r"^(grouped\S*) +\d", result.output, re.M))
+    assert [*shown] == ["grouped", "grouped+fedprox"]
     names = ["fedavg-groups-0", "fedprox-groups-0", "report.html"]
     assert sorted(path.name for path in (tmp_path / "both").iterdir()) == names
     alone = tmp_path / "alone"

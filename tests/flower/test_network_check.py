@@ -42,8 +42,14 @@ def inverted(file: Path) -> None:
 
 
 def findings(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return what a diagnosis says beside how long it took and what to do."""
+    """Return what a diagnosis says beside how long it took and what to do.
+
+    Means of columns by label, which show inverted labels in a spreadsheet, are not sent.
+    """
     said = diagnosis.to_dict()
+    for suspect in said["suspects"]:
+        if suspect["kind"] == "labels-inverted":
+            suspect.pop("cells", None)
     return {name: said[name] for name in ("clients", "shift", "groups", "suspects", "different", "remarks", "status")}
 
 

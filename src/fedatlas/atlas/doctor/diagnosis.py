@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedatlas.atlas.doctor.advice import Advice
@@ -134,8 +134,13 @@ class Diagnosis:
 
 
 def _plain(own: Suspect) -> dict[str, Any]:
-    told = {"client": own.client, "kind": own.kind, "reason": own.reason, "look": own.look}
-    return told | ({"figure": own.figure} if own.figure else {}) | ({"cells": asdict(own.cells)} if own.cells else {})
+    told: dict[str, Any] = {"client": own.client, "kind": own.kind, "reason": own.reason, "look": own.look}
+    if own.figure:
+        told["figure"] = own.figure
+    if own.cells:
+        rows = [list(row) for row in own.cells.rows]
+        told["cells"] = {"how": own.cells.how, "columns": list(own.cells.columns), "rows": rows}
+    return told
 
 
 def _clients(data: str, clients: Sequence[Member], num_classes: int) -> str:

@@ -300,8 +300,7 @@ class NaturalId:
             asked = "" if self.num_clients is None else f", and {self.num_clients} were asked for"
             raise UsageError(
                 f"natural-id: {len(kept)} of {len(held)} owners in {data.name} have {self.min_samples} examples or "
-                f"more{asked}. Name another column as the client (on the command line, --set data.client=NAME), or use "
-                "a smaller min_samples or num_clients.",
+                f"more{asked}. Name another column as the client (--set data.client=NAME), or use less of either.",
                 code="too-few-examples",
                 got=len(kept),
                 clients=self.num_clients,
