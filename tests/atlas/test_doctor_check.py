@@ -1,3 +1,5 @@
+import shlex
+import tomllib
 from dataclasses import replace
 
 import numpy as np
@@ -196,6 +198,18 @@ def test_advice_follows_the_shift() -> None:
     everyone = [Suspect(f"c{i}", "labels-noisy", "", "", "") for i in range(4)]
     left = advise(HERE, everyone, FOUR, inputs=NO, label_shares=NO, labelling=NO)
     assert [own.command for own in left] == ["fedatlas check -d x"], "nobody would be left to train"
+
+
+def test_advice_names_columns_and_clients_as_toml_beside_those_left_out_before() -> None:
+    commands = Commands.here("-d x", dropped=["Größe"], held_out=["c0"])
+    assert _set(commands.without_columns(["🩺"])) == {"drop": ["Größe", "🩺"]}
+    assert _set(commands.without_clients(["c1", "c0"], FOUR)) == {"held_out": ["c0", "c1"]}
+
+
+def _set(command: str | None) -> dict[str, list[str]]:
+    """Return what a command sets in the section data."""
+    assert command is not None
+    return dict(tomllib.loads(shlex.split(command)[-1])["data"])
 
 
 def test_advice_in_python_is_about_the_federation_at_hand() -> None:

@@ -41,6 +41,13 @@ def test_heart_has_suspects_and_status_2() -> None:
     assert sum(-(-len(line) // 80) for line in told) <= 24, "less than a screen"
 
 
+def test_advice_keeps_what_is_left_out_already() -> None:
+    given = ["--data", "heart", "--set", 'data.drop=["age"]', "--set", 'data.held_out=["cleveland"]']
+    said = json.loads(invoke("check", *given, "--json").stdout)
+    (without,) = [command for command in said["advice"] if "chol" in command]
+    assert without.endswith("""--set 'data.drop=["age", "chol"]'""")
+
+
 def test_json_is_all_that_is_printed() -> None:
     done = invoke("check", "--data", "heart", "--json")
     said = json.loads(done.stdout)

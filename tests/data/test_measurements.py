@@ -144,7 +144,7 @@ def test_a_column_that_counts_the_rows_is_told(tmp_path: Path) -> None:
     data = from_table(write(tmp_path, "visit,age,label\n" + rows, "visits.csv"))
     assert [remark for remark in data.remarks if "counts the rows" in remark] == [
         "visits: column 'visit' counts the rows (100 to 119), and is used as a measurement. If it is an id, leave it "
-        "out: drop = ['visit'] (in a config, data.drop)"
+        "out: drop=['visit'] (on the command line, --set 'data.drop=[\"visit\"]')"
     ]
     assert len(from_table(tmp_path / "visits.csv", drop=["visit"]).remarks) == 1
 

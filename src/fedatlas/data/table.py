@@ -33,6 +33,8 @@ class Table:
     """(rows, columns); NaN is a missing cell, and a category is its position in ``categories``."""
     categories: tuple[tuple[str, ...], ...]
     """The names of each column's categories, in order; () for other columns."""
+    dropped: tuple[str, ...] = ()
+    """Columns of the file that were left out on demand."""
 
     def __len__(self) -> int:
         return len(self.values)

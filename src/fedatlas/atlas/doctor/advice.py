@@ -34,9 +34,13 @@ class Commands(NamedTuple):
     """Compares FedAvg with another algorithm, or trains by that one, by its name."""
     network: bool = False
     python: bool = False
+    dropped: tuple[str, ...] = ()
+    """Columns that are left out already."""
+    held_out: tuple[str, ...] = ()
+    """Clients that never train already."""
 
     @classmethod
-    def here(cls, given: str) -> Commands:
+    def here(cls, given: str, dropped: Sequence[str] = (), held_out: Sequence[str] = ()) -> Commands:
         """Return the commands of a simulation; ``given`` are the options that name the data.
 
         >>> Commands.here("--data heart").check
@@ -45,7 +49,14 @@ class Commands(NamedTuple):
         train = f"fedatlas train {given}"
         compare = {name: f"fedatlas compare fedavg {name} {given}" for name in ("feddisco", "fedper")}
         compare["fedbn"] = f"fedatlas compare fedavg fedbn {given} {NORMS}"
-        return cls(f"fedatlas check {given}", train, f"{train} --use group", compare)
+        return cls(
+            f"fedatlas check {given}",
+            train,
+            f"{train} --use group",
+            compare,
+            dropped=tuple(dropped),
+            held_out=tuple(held_out),
+        )
 
     @classmethod
     def over_network(cls, app: str = "APP") -> Commands:
@@ -79,16 +90,17 @@ class Commands(NamedTuple):
         """Return the command that trains without some columns."""
         if self.python:
             return f"# read the table with drop={json.dumps(columns)}, then federate and train again"
-        return f"{self.train} {_settings(f'data.drop={json.dumps(columns)}')}"
+        # A setting that is given twice counts as it was given last.
+        return f"{self.train} {_settings(f'data.drop={_texts(self.dropped, columns)}')}"
 
     def without_clients(self, names: Sequence[str], everyone: Sequence[str]) -> str | None:
         """Return the command that trains without some clients; None if the list would be too long."""
         if self.python:
             return f'fedatlas.train(federation.hold_out({json.dumps(names)}), "fedavg")'
         if not self.network:
-            return f"{self.train} {_settings(f'data.held_out={json.dumps(names)}')}"
+            return f"{self.train} {_settings(f'data.held_out={_texts(self.held_out, names)}')}"
         kept = [name for name in everyone if name not in names]
-        return f"{self.train} {_settings(f'flower.clients={json.dumps(kept)}')}" if len(kept) <= MOST_LEFT_OUT else None
+        return f"{self.train} {_settings(f'flower.clients={_texts(kept)}')}" if len(kept) <= MOST_LEFT_OUT else None
 
 
 def advise(
@@ -126,6 +138,16 @@ def advise(
     if label_shares.found:
         found.append(Advice(commands.compare["feddisco"], "allows for shares of labels"))
     return tuple(found) or (Advice(commands.train, "nothing speaks against one model for all"),)
+
+
+def _texts(*parts: Sequence[str]) -> str:
+    """Return the texts of all parts as one list of TOML, each once.
+
+    >>> _texts(["old"], ["new", "old"])
+    '["old", "new"]'
+    """
+    # TOML does not take the pairs of escapes that JSON writes for characters beyond 16 bits.
+    return json.dumps(list(dict.fromkeys(text for part in parts for text in part)), ensure_ascii=False)
 
 
 def _settings(*changes: str) -> str:

@@ -88,8 +88,14 @@ def check(
         figures=describe_clients(federation),
         keys=training_keys(federation),
     )
-    found = diagnose(told, Commands.in_python() if given is None else Commands.here(given), begun)
+    found = diagnose(told, Commands.in_python() if given is None else _commands(given, federation), begun)
     return replace(found, suspects=with_cells(found.suspects, federation))
+
+
+def _commands(given: str, federation: Federation) -> Commands:
+    table = federation.data.table
+    held_out = [client.name for client in federation if client.held_out]
+    return Commands.here(given, () if table is None else table.dropped, held_out)
 
 
 def embeddings_of(federation: Federation, encoder: str, *, progress: bool | None = None, **options: object) -> Tensor:

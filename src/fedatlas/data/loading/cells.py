@@ -6,6 +6,7 @@ import csv
 import importlib
 import json
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -249,6 +250,16 @@ def _plain(where: str, name: str, values: Sequence[Any]) -> Cells:
     return [_as_text(where, name, row, value) for row, value in enumerate(values, start=1)]
 
 
+def dropping(name: str) -> str:
+    """Return how a column is left out, in Python and on the command line.
+
+    >>> print(dropping("visit"))
+    drop=['visit'] (on the command line, --set 'data.drop=["visit"]')
+    """
+    setting = f"data.drop={json.dumps([name], ensure_ascii=False)}"
+    return f"drop={[name]} (on the command line, --set {shlex.quote(setting)})"
+
+
 def _as_text(where: str, name: str, row: int, value: Any) -> str:
     if (
         value is None
@@ -258,8 +269,8 @@ def _as_text(where: str, name: str, row: int, value: Any) -> str:
         return ""
     if isinstance(value, list | dict | tuple | set | bytes):
         raise DataError(
-            f"{where}: row {row} of column {name!r} holds {value!r:.60}, not one number or text. Leave the column out "
-            f"(drop={[name]}), or make one column of each value.",
+            f"{where}: row {row} of column {name!r} holds {value!r:.60}, not one number or text. Make one column of "
+            f"each value, or leave the column out: {dropping(name)}.",
             code="column-unfit",
             what="nested",
             column=name,

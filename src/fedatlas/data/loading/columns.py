@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedatlas.data.loading.cells import Cells, CellTable
+from fedatlas.data.loading.cells import Cells, CellTable, dropping
 from fedatlas.data.table import CATEGORY, EMPTY, NUMBER, Floats, category_order
 from fedatlas.errors import DataError, unknown_name
 
@@ -184,7 +184,7 @@ def parse_column(where: str, name: str, cells: Cells, categorical: bool) -> tupl
             names,
             known[0],
             "categories",
-            f"has {len(known)} different texts, too many for categories. Leave it out: drop = [{name!r}]; or, if each "
+            f"has {len(known)} different texts, too many for categories. Leave it out: {dropping(name)}; or, if each "
             f"is a category, categorical = [{name!r}]",
         )
     place = {category: float(i) for i, category in enumerate(known)} | {"": np.nan}
@@ -226,8 +226,8 @@ def _check_words(where: str, name: str, cells: Sequence[str]) -> None:
     words = [cell for cell in cells if cell and not _is_number(cell)]
     numbers = sum(bool(cell) for cell in cells) - len(words)
     if all(_DATE.fullmatch(word) for word in words):
-        said = "holds dates. Make a number of it, such as an age in years or days since a date, or leave it out: drop ="
-        raise _unfit(where, name, cells, words[0], "dates", f"{said} [{name!r}]")
+        said = "holds dates. Make a number of it, such as an age in years or days since a date, or leave it out: "
+        raise _unfit(where, name, cells, words[0], "dates", said + dropping(name))
     if all(_DECIMAL_COMMA.fullmatch(word) for word in words):
         said = "has commas in its numbers. Write a point before decimals, and nothing between thousands"
         raise _unfit(where, name, cells, words[0], "decimal commas", said)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from fedatlas.data.dataset import Dataset, first_few
-from fedatlas.data.loading.cells import CellTable
+from fedatlas.data.loading.cells import CellTable, dropping
 from fedatlas.data.loading.columns import (
     MAX_CATEGORIES,
     Roles,
@@ -48,7 +49,7 @@ def from_cells(
     owner, owners = _named(cells, roles.client)
     domain, domains = _named(cells, roles.domain)
     _check_ids(cells, roles, owner)
-    table = read_columns(cells, roles.inputs, categorical)
+    table = replace(read_columns(cells, roles.inputs, categorical), dropped=roles.dropped)
     preparation = Preparation.unscaled(table)
     return Dataset(
         name=cells.name,
@@ -186,7 +187,7 @@ def _check_ids(cells: CellTable, roles: Roles, owner: torch.Tensor | None) -> No
         if key[1] and first.setdefault(key, row) != row:
             raise DataError(
                 f"{cells.where}: rows {first[key]} and {row} have the same {column!r}, {key[1]!r}. Leave one out; if "
-                f"rows may share it, drop = [{column!r}].",
+                f"rows may share it, leave the column out: {dropping(column)}.",
                 code="name-repeated",
                 column=column,
                 got=key[1],
@@ -199,7 +200,7 @@ def _counters(cells: CellTable, table: Table) -> list[str]:
     """Return a line for each column that counts the rows."""
     return [
         f"{cells.name}: column {name!r} counts the rows ({low:g} to {high:g}), and is used as a measurement. If it is "
-        f"an id, leave it out: drop = [{name!r}] (in a config, data.drop)"
+        f"an id, leave it out: {dropping(name)}"
         for name, kind, values in zip(table.columns, table.kinds, table.values.T, strict=True)
         if kind == NUMBER and is_counter(values)
         for low, high in [(values.min(), values.max())]
