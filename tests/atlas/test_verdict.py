@@ -80,7 +80,20 @@ def test_the_verdict_as_plain_values() -> None:
     assert values["shift"]["labelling"]["strength"] == pytest.approx(2 / CLASSES)
     assert values["matchings"][0]["classes"] == [[0, 1], [1, 0]]
     assert verdict.describe().splitlines()[0] == "2 groups of 12 clients (6, 6)"
-    assert "labelling: yes. Class 0 is 1, 1 is 0 from group 0 to group 1" in verdict.describe()
+    assert "labelling: yes. 'a' in group 0 is 'b' in group 1, 'b' is 'a': this explains" in verdict.describe()
+
+
+def test_classes_are_called_by_their_names_or_else_by_their_numbers() -> None:
+    atlas = class_prototypes(*gaussian(["plain", "swapped"] * 6))
+    names = ["ill", "well", *(f"other {i}" for i in range(2, CLASSES))]
+    for provenance, said in (
+        ({}, "0 in group 0 is 1 in group 1, 1 is 0:"),
+        ({"classes": names}, "'ill' in group 0 is 'well' in group 1, 'well' is 'ill':"),
+        ({"classes": names[:2]}, "0 in group 0"),
+        ({"classes": "ill"}, "0 in group 0"),
+        ({"classes": [[]] * CLASSES}, "0 in group 0"),
+    ):
+        assert replace(atlas, provenance=provenance).verdict().labelling.evidence.startswith(said)
 
 
 def test_one_client_is_one_group() -> None:

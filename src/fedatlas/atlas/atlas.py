@@ -27,6 +27,8 @@ from fedatlas.data.html import facts_table, points_picture, rows_table
 from fedatlas.errors import DataError, UsageError, expect_number, unknown_name
 from fedatlas.parts.types import Tensors
 
+CLASSES = "classes"
+"""In a provenance: the names of the classes."""
 MOST_DRAWN = 500
 """Clients of an atlas that a notebook draws."""
 
@@ -197,7 +199,13 @@ class Atlas:
 
         The seed draws the sample that is merged first where there are more than 1,000 clients.
         """
-        return judge(self.known_summary(), self.names, seed=seed)
+        return judge(self.known_summary(), self.names, self._classes(), seed=seed)
+
+    def _classes(self) -> list[str] | None:
+        """Return the names of the classes, if the provenance has one for each."""
+        names, count = self.provenance.get(CLASSES), self.known_summary().counts.shape[1]
+        fits = isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names)
+        return names if fits else None
 
     def map2d(self, method: str = "pca", half: str | None = None, seed: int = 0) -> np.ndarray:
         """Return (clients, 2): a point for each client in a plane, by ``pca`` or ``tsne`` of the unit rows."""

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from fedatlas.atlas.atlas import Atlas
+from fedatlas.atlas.atlas import CLASSES, Atlas
 from fedatlas.data.federation import Federation, Origin
 
 FEDERATION, ORIGIN = "federation", "origin"
 """Keys of an atlas's provenance: what it was made of in words, ``data: partition``, and as a record."""
+MOST_CLASSES = 1000
+"""Classes whose names go into a provenance."""
 UNNAMED_DATA = "arrays"
 """The name of data that were not given one."""
 _NUMBERED = re.compile(r"client-\d+")
@@ -20,10 +22,11 @@ _NUMBERED = re.compile(r"client-\d+")
 
 def made_of(federation: Federation) -> dict[str, Any]:
     """Return the description of a federation that goes into the provenance of its atlas."""
-    origin = federation.origin
+    origin, classes = federation.origin, federation.data.classes
     return {
         FEDERATION: f"{federation.name}: {federation.partition}",
         ORIGIN: None if origin is None else asdict(origin),
+        **({CLASSES: list(classes)} if 0 < len(classes) <= MOST_CLASSES else {}),
     }
 
 

@@ -125,8 +125,18 @@ class Verdict:
         }
 
 
-def judge(summary: Summary, names: Sequence[str], *, groups: Tensor | None = None, seed: int = 0) -> Verdict:
-    """Return the verdict on the clients of a summary; groups that are given take the place of those that it finds."""
+def judge(
+    summary: Summary,
+    names: Sequence[str],
+    classes: Sequence[str] | None = None,
+    *,
+    groups: Tensor | None = None,
+    seed: int = 0,
+) -> Verdict:
+    """Return the verdict on the clients of a summary; groups that are given take the place of those that it finds.
+
+    Without the names of the classes, the evidence calls them by their numbers.
+    """
     groups = with_sides(summary, names, find_groups(summary, names, seed=seed)) if groups is None else groups
     with repeatable(torch.device("cpu")):
         floor = noise_floor(summary)
@@ -139,7 +149,7 @@ def judge(summary: Summary, names: Sequence[str], *, groups: Tensor | None = Non
             groups=groups,
             inputs=_inputs(pairs, pooled, distance, summary.labelled),
             label_shares=_label_shares(summary),
-            labelling=_labelling(pairs, matchings, summary.labelled),
+            labelling=_labelling(pairs, matchings, classes or range(summary.counts.shape[1]), summary.labelled),
             matchings=matchings,
             labelled=summary.labelled,
         )
@@ -311,7 +321,9 @@ def _label_shares(summary: Summary) -> Finding:
     )
 
 
-def _labelling(pairs: Sequence[_Pair], matchings: Sequence[Matching], labelled: bool) -> Finding:
+def _labelling(
+    pairs: Sequence[_Pair], matchings: Sequence[Matching], classes: Sequence[str] | range, labelled: bool
+) -> Finding:
     if not labelled:
         return Finding(False, 0.0, "Labels were not looked at.")
     if not matchings:
@@ -325,10 +337,11 @@ def _labelling(pairs: Sequence[_Pair], matchings: Sequence[Matching], labelled: 
     shared = {pair.groups: pair.shared for pair in pairs}
     widest = max(matchings, key=lambda own: len(own.classes) / shared[own.groups])
     strength = len(widest.classes) / shared[widest.groups]
-    moved = ", ".join(f"{k} is {m}" for k, m in widest.classes[:10])
+    (one, other), *more = [(classes[k], classes[m]) for k, m in widest.classes[:10]]
+    said = [f"{one!r} in group {widest.groups[0]} is {other!r} in group {widest.groups[1]}"]
+    said += [f"{one!r} is {other!r}" for one, other in more]
     return Finding(
         True,
         strength,
-        f"Class {moved} from group {widest.groups[0]} to group {widest.groups[1]}: "
-        f"this explains {100 * widest.explained:.0f} % of their difference.",
+        f"{', '.join(said)}: this explains {100 * widest.explained:.0f} % of their difference.",
     )

@@ -40,9 +40,9 @@ def examine(summary: Summary | None, names: Sequence[str], classes: Sequence[str
     if summary is None:
         unknown = Finding(False, 0.0, "There are too few examples to tell.")
         return Examination(unknown, unknown, unknown, (0,) * len(names), (), (), ())
-    first = judge(summary, names)
+    first = judge(summary, names, classes)
     labels = find_wrong_labels(summary, first.groups, names, classes)
-    verdict, groups = _without_suspects(summary, names, first, labels)
+    verdict, groups = _without_suspects(summary, names, classes, first, labels)
     lone = _lone(names, groups, labels)
     return Examination(
         inputs=verdict.inputs,
@@ -56,7 +56,7 @@ def examine(summary: Summary | None, names: Sequence[str], classes: Sequence[str
 
 
 def _without_suspects(
-    summary: Summary, names: Sequence[str], first: Verdict, labels: LabelFindings
+    summary: Summary, names: Sequence[str], classes: Sequence[str], first: Verdict, labels: LabelFindings
 ) -> tuple[Verdict, Tensor]:
     """Return the verdict on the clients with right labels, and groups of all: a wrong label is not another input.
 
@@ -65,7 +65,7 @@ def _without_suspects(
     left = torch.tensor([i for i in range(len(names)) if i not in labels.suspects])
     if not labels.suspects or len(left) < 2:
         return first, first.groups
-    verdict = judge(summary.take(left), [names[i] for i in left.tolist()])
+    verdict = judge(summary.take(left), [names[i] for i in left.tolist()], classes)
     groups = torch.full((len(names),), -1)
     groups[left] = verdict.groups
     count = verdict.count
