@@ -7,12 +7,14 @@ from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.grouped import AtlasGroups, TriedGroups, grouped
 from fedatlas.algorithms.ifca import ifca
 from fedatlas.algorithms.scaffold import scaffold
+from fedatlas.atlas import class_prototypes
 from fedatlas.data.partitions.basic import Iid
 from fedatlas.data.partitions.federate import federate
 from fedatlas.data.partitions.shifts import PermutedLabels, Rotated
 from fedatlas.errors import UsageError
 from fedatlas.parts.sharing import One
 from raising import raises
+from summaries import gaussian
 
 
 def test_equal_clients_share_one_model() -> None:
@@ -38,6 +40,19 @@ def test_clients_whose_inputs_differ_leave_after_a_trial() -> None:
     assert type(algorithm.sharing) is TriedGroups
     assert algorithm.sharing.pilot == 4
     assert "A trial has up to 4 rounds" in algorithm.sharing.reason
+
+
+def test_where_inputs_and_labelling_differ_only_who_labels_otherwise_is_apart() -> None:
+    """Groups 0, 1 and 2 have five, four and three clients; the last swaps two names."""
+    atlas = class_prototypes(*gaussian(["plain"] * 5 + ["shifted"] * 4 + ["swapped"] * 3))
+    sharing = grouped(fedavg(), atlas).sharing
+    assert type(sharing) is TriedGroups
+    assert sharing.apart == (2,)
+    assert list(sharing.groups.values()) == [0] * 5 + [1] * 4 + [2] * 3
+    assert sharing.reason.startswith("A model for each of 1 of 3 groups from the beginning: ")
+    as_many = class_prototypes(*gaussian(["swapped"] * 6 + ["plain"] * 3 + ["shifted"] * 3))
+    assert grouped(fedavg(), as_many).sharing.describe()["apart"] == [0]
+    assert type(grouped(fedavg(), atlas, level="head").sharing) is AtlasGroups
 
 
 def test_a_number_of_groups_is_taken_as_it_is() -> None:

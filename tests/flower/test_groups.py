@@ -134,6 +134,18 @@ def test_a_group_that_leaves_beside_the_common_model_ends_with_the_simulators_bi
     ]
 
 
+@pytest.mark.parametrize("base", BASES)
+def test_a_group_that_is_apart_ends_with_the_simulators_bits(base: str, tmp_path: Path) -> None:
+    """Groups 0 and 1 share a model and are tried in rounds 3 and 6; group 2 has its model from the beginning."""
+    names = {name: i % 3 for i, name in enumerate(GROUPS)}
+    sharing = ByTrial(groups=names, pilot=1, threshold=1e9, apart=(2,))
+    assert sharing.trials(8) == [range(3, 4), range(6, 7)]
+    state, records, _ = check_same_bits(replace(build_algorithm(base), sharing=sharing), base, tmp_path, rounds=8)
+    assert state.group_of is not None
+    assert state.group_of.tolist() == [-1, -1, 2, -1, -1, 2]
+    assert [record.round for record in records if "rival" in record.sharing.get("trained", {})] == [3, 6]
+
+
 def test_a_trial_from_the_first_round_on_ends_with_the_simulators_bits(tmp_path: Path) -> None:
     """A client's first embedding depends on its place; one client has a single example and holds none back."""
     algorithm = replace(build_algorithm("fedpce"), sharing=ByTrial(groups=GROUPS, pilot=1))

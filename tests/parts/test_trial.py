@@ -164,6 +164,54 @@ def test_who_stays_has_the_bases_model_bit_for_bit(base: Callable[[], Algorithm]
         assert not any(key.startswith(RIVAL) for key in simulator.memory.get(client, {}))
 
 
+FIVE = {**NAMES, "client-4": 2}
+"""The last client is in a group by itself, which is apart."""
+
+
+def test_a_group_that_is_apart_never_trains_the_common_model() -> None:
+    roster = [*ROSTER, ClientInfo(id=4, name="client-4", num_examples=10)]
+    trial = ByTrial(groups=FIVE, apart=(2,))
+    memory = trial.init({}, roster)
+    assert memory[LEFT].tolist() == [False, False, True]
+    for number, models in ((1, ["common", "groups"]), (3, ["common", "groups", "rival", "groups"])):
+        plans = trial.plan(memory, roster, number, 40)
+        assert [plan.model for plan in plans] == models
+        assert [[client for client in range(5) if plan.has(client)] for plan in plans][:2] == [[0, 1, 2, 3], [4]]
+        assert not plans[1].holds_back
+    assert all([plan.has(client) for client in range(5)] == [True] * 4 + [False] for plan in plans[2:])
+    assert [list(plan.begins) for plan in plans] == [[], [], [3], [0, 1]]
+    gains = {0: {0: losses(1.0, 0.8, 0.0401)}, 1: {1: losses(1.0, 0.9, 0.0101)}}
+    serving, after = trial.decide(memory, roster, gains, 4, 40)
+    assert serving is not None
+    assert serving.tolist() == [0, 1, 0, 1, 2]
+    assert after[LEFT].all()
+    serving, after = trial.decide(memory, roster, {}, 30, 40)
+    assert serving is not None
+    assert serving.tolist() == [COMMON] * 4 + [2]
+
+
+@pytest.mark.parametrize("base", [fedavg, fedbn, scaffold])
+def test_beside_a_group_that_is_apart_the_others_train_as_without_it(base: Callable[[], Algorithm]) -> None:
+    federation = blob_federation(num_clients=5)
+    sharing = ByTrial(groups=FIVE, apart=(2,), pilot=1, threshold=1e9)
+    plain, _, _ = play(base(), Norms(), federation.hold_out(["client-4"]), rounds=6)
+    found, records, _ = play(replace(base(), sharing=sharing), Norms(), federation, rounds=6)
+    assert same_bits(plain.shared, found.shared)
+    assert same_bits(plain.buffers, found.buffers)
+    assert found.group_of is not None
+    assert found.group_of.tolist() == [COMMON] * 4 + [2]
+    assert not same_bits(found.groups[2].shared, found.shared)
+    assert all(set(record.losses) == set(range(5)) for record in records)
+    trial = next(record for record in records if "rival" in record.sharing["trained"])
+    assert trial.sharing["trained"] == {"common": 4, "groups": 5, "rival": 4}
+
+
+def test_some_group_must_share_the_common_model() -> None:
+    for apart in ((0, 1, 2), (3,)):
+        with raises(UsageError, "wrong-value", setting="ByTrial(apart)"):
+            ByTrial(groups=FIVE, apart=apart)
+
+
 def test_the_record_of_a_round_says_how_many_clients_trained_what() -> None:
     sharing = ByTrial(groups=NAMES, pilot=1, threshold=1e9)
     _, records, _ = play(replace(fedavg(), sharing=sharing), Norms(), blob_federation(num_clients=4), rounds=4)

@@ -69,6 +69,20 @@ def test_trials_are_told_with_their_result_and_their_cost(
     assert found.describe().endswith(f"clients trained {20 if left else 40}% more often than once a round")
 
 
+def test_a_group_that_is_apart_is_told(tmp_path: Path) -> None:
+    """Of six clients the last is apart: four turns of 6, 6, 5 and 5 clients in the two trials, else 6 in all."""
+    sharing = ByTrial(groups={**GROUPS, NAMES[-1]: 2}, pilot=1, threshold=1e9, apart=(2,))
+    found = trained(replace(fedavg(), sharing=sharing), tmp_path / "run").groups
+    assert found is not None
+    assert found.served[0] == found.served[-1] == {**dict.fromkeys(NAMES), NAMES[-1]: 2}
+    assert found.count == 2
+    assert dict(found.trained) == {"common": 50, "groups": 20, "rival": 10}
+    assert found.describe() == (
+        f"none of 2 left the common model, 1 never shared it ({NAMES[-1]}); clients trained 33% more often than once a "
+        "round"
+    )
+
+
 def test_groups_that_are_found_in_training_are_read_round_by_round(tmp_path: Path) -> None:
     for name, algorithm in (("ifca", ifca(2, seed=2)), ("cfl", cfl(eps1=100.0, eps2=0.0, after=1))):
         run = trained(algorithm, tmp_path / name, 3)
@@ -81,12 +95,13 @@ def test_groups_that_are_found_in_training_are_read_round_by_round(tmp_path: Pat
         assert found.extra_work == 0
 
 
-@pytest.mark.parametrize("stopped_in", [3, 6, 7])
+@pytest.mark.parametrize(("stopped_in", "apart"), [(3, ()), (6, ()), (7, ()), (2, (2,)), (6, (2,))])
 def test_ctrl_c_in_a_turn_of_a_trial_resumes_to_the_same_bits(
-    stopped_in: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped_in: int, apart: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes in the second turn, when clients have a new memory of the first one, which does not count yet."""
-    algorithm = replace(scaffold(), sharing=ByTrial(groups=GROUPS, pilot=2, threshold=1e9))
+    groups = {**GROUPS, NAMES[-1]: 2} if apart else GROUPS
+    algorithm = replace(scaffold(), sharing=ByTrial(groups=groups, pilot=2, threshold=1e9, apart=apart))
     assert algorithm.sharing.trials(10) == [range(3, 4), range(6, 8)]
     whole = trained(algorithm, tmp_path / "whole")
     train_clients = Simulator.train

@@ -5,6 +5,8 @@ Groups are those of the atlas's verdict, or as many as are asked for. With ``aut
     one group              one model: under plain label skew, splitting harms
     labelling differs      a model for each group from the beginning: one model cannot be right for all
     inputs differ          one model; a group leaves it where a trial on held-back examples shows that it gains
+    both                   the largest set of groups that label alike has one model, which they may leave after a trial;
+                           each other group has its model from the beginning
 """
 
 from collections.abc import Sequence
@@ -20,6 +22,7 @@ from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.registry import recipe
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.provenance import atlas_remarks
+from fedatlas.atlas.verdict import Verdict
 from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError, expect, unknown_name
 from fedatlas.parts.algorithm import Algorithm
@@ -85,6 +88,17 @@ def decide(
     if verdict.count == 1:
         return One(reason=f"One model for all clients. {verdict.inputs.evidence}")
     members = _named(atlas, verdict.groups)
+    both = verdict.labelling.found and verdict.inputs.found
+    apart = _apart(verdict) if both and level == "all" else ()
+    if apart and len(apart) < verdict.count - 1:
+        why = (
+            f"A model for each of {len(apart)} of {verdict.count} groups from the beginning: they label otherwise than "
+            f"the rest. {verdict.labelling.evidence} The others share one model, which each of them leaves if a trial "
+            f"of up to {pilot} rounds shows that it gains. {verdict.inputs.evidence}"
+        )
+        return TriedGroups(
+            groups=members, level=level, pilot=pilot, threshold=threshold, apart=apart, atlas=atlas, reason=why
+        )
     if verdict.labelling.found:
         why = (
             f"A model for each of {verdict.count} groups from the beginning: they label differently, so one model "
@@ -96,6 +110,25 @@ def decide(
         f"{pilot} rounds, in which clients train three models. {verdict.inputs.evidence}"
     )
     return TriedGroups(groups=members, level=level, pilot=pilot, threshold=threshold, atlas=atlas, reason=why)
+
+
+def _apart(verdict: Verdict) -> tuple[int, ...]:
+    """Return the groups that label otherwise than the rest.
+
+    The rest are groups of which no two label differently. Of such sets, each begun with one group and filled up with
+    the largest that fit, it is the one with the most clients, then the one with the most groups.
+    """
+    sizes = torch.bincount(verdict.groups)
+    by_size = sizes.argsort(descending=True, stable=True).tolist()
+    conflicts = {pair for matching in verdict.matchings for pair in (matching.groups, matching.groups[::-1])}
+    best: list[int] = []
+    for first in by_size:
+        rest = [first]
+        for group in by_size:
+            if group != first and not any((group, other) in conflicts for other in rest):
+                rest.append(group)
+        best = max(best, rest, key=lambda own: (int(sizes[own].sum()), len(own)))
+    return tuple(group for group in range(len(sizes)) if group not in best)
 
 
 def _by_name(members: Sequence[Sequence[str]]) -> dict[str, int]:

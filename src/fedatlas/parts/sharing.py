@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     """What one turn of a round trains; all rounds but those of a trial have one turn."""
 
     common: bool = False
-    """Whether all clients train the common model, although there are groups."""
+    """Whether the common model is trained, although there are groups: by all clients, or by those in no group."""
     group_of: Tensor | None = None
     """Where each client trains, if not in the group that serves it: int64 (clients,)."""
     branch: Branch = ""
@@ -53,7 +53,9 @@ class Plan(NamedTuple):
 
     def has(self, client: int) -> bool:
         """Return whether a client takes this turn."""
-        return not self.beside or self.group_of is None or int(self.group_of[client]) != COMMON
+        if self.group_of is None or not (self.common or self.beside):
+            return True
+        return (int(self.group_of[client]) == COMMON) == self.common
 
     @property
     def model(self) -> str:
@@ -106,6 +108,13 @@ class Sharing(ServerPart):
     def num_groups(self, group_of: Tensor) -> int:
         """Return how many groups there are before the first round."""
         return int(group_of.max()) + 1
+
+    def serving(self, roster: Roster) -> Tensor | None:
+        """Return the group that serves each client before the first round; None: the common model serves all.
+
+        Only where there is a common model.
+        """
+        return None
 
     def initial(self, shared: Tensors, group: int) -> Tensors:
         """Return the parameters that a group starts with, given those of the model."""

@@ -40,6 +40,9 @@ class ByTrial(ByGroup):
     There is one trial that ends after three quarters of the rounds, and a short one that begins after a twentieth of
     them, in round 3 at the earliest, if there are enough. After the short one either all groups leave, if each of them
     gains twice as clearly, or none does. Once all have left, clients train nothing but their group's model.
+
+    Groups that are ``apart`` have their model from the beginning, and never train the common one: they name classes
+    otherwise, so that one model cannot be right for them and for the rest. The trial is one of the other groups.
     """
 
     name: ClassVar[str] = "by_trial"
@@ -53,6 +56,8 @@ class ByTrial(ByGroup):
     """Rounds of the late trial, at most a fifth of all; the early one has a quarter as many."""
     threshold: float = 1.3
     """How large t must be for a group to leave; after the early trial, twice that for all groups."""
+    apart: tuple[int, ...] = ()
+    """Groups that never share the common model."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,12 +68,28 @@ class ByTrial(ByGroup):
                 setting="ByTrial(pilot)",
                 got=self.pilot,
             )
+        count = len(set(self.groups.values()))
+        if not set(self.apart) < set(range(count)):
+            raise UsageError(
+                f"ByTrial(apart) must name some of the groups 0 to {count - 1}, got {self.apart}.",
+                code="wrong-value",
+                setting="ByTrial(apart)",
+                got=self.apart,
+            )
+
+    def serving(self, roster: Roster) -> Tensor | None:
+        """Return the groups that are apart; the common model serves the others."""
+        return _served(self.place(roster), self._apart()) if self.apart else None
+
+    def _apart(self) -> Tensor:
+        """Return which groups are apart."""
+        return torch.tensor([group in self.apart for group in range(len(set(self.groups.values())))])
 
     def init(self, shared: Tensors, roster: Roster) -> Tensors:
-        """Return that no group has left."""
+        """Return that no group has left but those that are apart."""
         count = len(set(self.groups.values()))
         return {
-            LEFT: torch.zeros(count, dtype=torch.bool),
+            LEFT: self._apart(),
             BEGUN: torch.zeros(len(roster), dtype=torch.bool),
             RIVALS: torch.zeros(len(roster), dtype=torch.bool),
             SCORE: torch.zeros(count, dtype=torch.float64),
@@ -94,18 +115,22 @@ class ByTrial(ByGroup):
         if left.all():
             return (own._replace(forgets=True),)
         trial = next((trial for trial in self.trials(rounds) if round in trial), None)
-        if left.any():
-            served = _served(place, left)
-            return Plan(common=True, forgets=True), own._replace(group_of=served, beside=True, forgets=True)
+        if (left & ~self._apart()).any():
+            trial = None  # it was decided, for fewer rounds than there are now
+        served = _served(place, left)
+        common = Plan(common=True, group_of=self.serving(roster), forgets=trial is None)
+        gone = own._replace(group_of=served, beside=True, forgets=trial is None)
+        turns = (common, gone) if left.any() else (common,)
         if trial is None:
-            return (Plan(common=True, forgets=True),)
+            return turns
         count, begins = len(left), round == trial.start
-        everyone = torch.where(place == COMMON, COMMON, count)
+        tried = torch.where(served == COMMON, place, COMMON)
+        everyone = torch.where(tried == COMMON, COMMON, count)
         rival = Plan(group_of=everyone, branch=RIVAL, restarts=_others(memory[RIVALS]), beside=True, holds_back=True)
-        own = own._replace(beside=True, holds_back=True, compares=round in trial[len(trial) // 2 :])
+        own = own._replace(group_of=tried, beside=True, holds_back=True, compares=round in trial[len(trial) // 2 :])
         if begins:
-            rival, own = rival._replace(begins=(count,)), own._replace(begins=range(count))
-        return Plan(common=True), rival, own
+            rival, own = rival._replace(begins=(count,)), own._replace(begins=_others(left))
+        return *turns, rival, own
 
     def observe(self, memory: Tensors, group_of: Tensor, cohorts: Mapping[int, Cohort]) -> Regrouped:
         """Remember who has trained the rival, or a group's model."""
@@ -130,10 +155,11 @@ class ByTrial(ByGroup):
         if round not in (trial[-1] for trial in trials):
             return None, {**memory, SEEN: seen, TIMES: times}
         scores = seen[:times].quantile(0.5, dim=0)
+        apart = self._apart()
         if round in trials[-1]:
-            left = scores > self.threshold
+            left = apart | (scores > self.threshold)
         else:
-            left = (scores > 2 * self.threshold).all().expand(len(scores)).clone()
+            left = apart | (apart | (scores > 2 * self.threshold)).all()
         serving = _served(self.place(roster), left)
         # Who stays begins again in the next trial.
         begun = memory[BEGUN] & (serving != COMMON)

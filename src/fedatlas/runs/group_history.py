@@ -41,6 +41,8 @@ class GroupHistory:
     served: tuple[Mapping[str, int | None], ...]
     """After each round, the group whose model each client uses, by name; None for the model of all clients."""
     trials: tuple[Trial, ...]
+    apart: tuple[int, ...]
+    """The groups that never shared the common model, as they label otherwise than the rest."""
     trained: Mapping[str, int]
     """How often a client trained the ``common`` model, a ``rival`` of it in a trial, or that of its ``groups``."""
     extra_work: float
@@ -62,11 +64,10 @@ class GroupHistory:
         if not self.trials:
             return f"{self.count} models are in use{who}" if self.count > 1 else "all clients use one model"
         cost = f"clients trained {self.extra_work:.0%} more often than once a round"
-        tried = len(self.trials[-1].scores)
-        left = (
-            f"{len(using)} of {tried} left the common model{who}" if using else f"none of {tried} left the common model"
-        )
-        return f"{left}; {cost}"
+        tried, left = len(self.trials[-1].scores) - len(self.apart), len(using.keys() - set(self.apart))
+        said = f"{left or 'none'} of {tried} left the common model"
+        said += f", {len(self.apart)} never shared it" if self.apart else ""
+        return f"{said}{who}; {cost}"
 
 
 def read_groups(
@@ -109,6 +110,7 @@ def read_groups(
         members=tuple(tuple(names) for names in members),
         served=tuple(served),
         trials=tuple(trials),
+        apart=tuple(sharing.get("apart") or ()),
         trained=dict(trained),
         extra_work=sum(trained.values()) / once - 1 if once else 0.0,
     )

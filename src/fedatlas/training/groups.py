@@ -62,6 +62,9 @@ class Groups:
         """Return the pools of a turn."""
         if plan.common:
             state = replace(state, groups=(), group_of=None)
+            if plan.group_of is not None:
+                draws = {client.id: cohort.draws[client.id] for client in chosen}
+                cohort = replace(cohort, roster=self._rosters.of(plan.group_of, COMMON), draws=draws)
         elif plan.group_of is not None:
             state = replace(
                 state,
@@ -92,7 +95,7 @@ class Groups:
         """Return what the server remembers for all clients after the surveys of a turn."""
         if plan.beside:
             return state.memory
-        if plan.group_of is None:
+        if plan.common or plan.group_of is None:
             return pools.memory
         return {key: {**state.memory[key], **own} for key, own in pools.memory.items()}
 
@@ -107,7 +110,8 @@ class Groups:
             own = (plan.group_of == group).nonzero()[:, 0].tolist()
             members = [client for client in own if not self.clients.roster[client].held_out]
             candidates = [rival, Candidate(*state.model(group), branch=plan.branch)]
-            losses[group] = self.clients.losses(candidates, members, round=state.round, held_back=True)
+            if members:
+                losses[group] = self.clients.losses(candidates, members, round=state.round, held_back=True)
         before = state.memory[self.key]
         serving, memory = self.sharing.decide(before, self.clients.roster, losses, state.round, rounds)
         state = replace(state, memory={**state.memory, self.key: memory})

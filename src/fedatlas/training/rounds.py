@@ -91,7 +91,9 @@ def initial_state(algorithm: Algorithm, clients: Clients) -> ServerState:
     common = {name: tensor for name, tensor in shared.items() if name not in apart} if apart else shared
     memory = {key: part.init(common, roster) for key, part in algorithm.server_parts()}
     state = ServerState(round=0, shared=common, buffers=_filled(algorithm, buffers, roster), memory=memory)
-    if not grouped or algorithm.sharing.keeps_common:
+    keeps = algorithm.sharing.keeps_common
+    serving = algorithm.sharing.serving(roster) if keeps else None
+    if not grouped or (keeps and serving is None):
         return state
     group_of, rosters = algorithm.sharing.place(roster), GroupRosters(roster)
     groups = []
@@ -106,6 +108,8 @@ def initial_state(algorithm: Algorithm, clients: Clients) -> ServerState:
                 memory={key: part.init(own, seen) for key, part in algorithm.group_parts()},
             )
         )
+    if serving is not None:
+        return replace(state, groups=tuple(groups), group_of=serving)
     rest = {name: buffer for name, buffer in state.buffers.items() if name not in grouped}
     return replace(state, buffers=rest, groups=tuple(groups), group_of=group_of)
 
@@ -225,6 +229,7 @@ class _Table:
             seed=derive(self.draws.seed, "server", number),
         )
         turns: list[_Turn] = []
+        tested: set[int] = set()
         for i, plan in enumerate(plans):
             taking = [self.roster[c] for c in sorted(times) if plan.has(c)]
             if not taking and turns:
@@ -234,7 +239,10 @@ class _Table:
                 turns[-1].uploads.clear()
                 turns[-1].surveys.clear()
             meanwhile = None if turns else partial(self._meanwhile, while_training, number, sampling, watch)
-            turns.append(self._turn(state, cohort, _Task(i, plan, taking, test_own and not turns), meanwhile, watch))
+            # A client tests its model once a round, in the first turn that it takes.
+            first = tested.isdisjoint(client.id for client in taking)
+            tested.update(client.id for client in taking)
+            turns.append(self._turn(state, cohort, _Task(i, plan, taking, test_own and first), meanwhile, watch))
             state = turns[-1].state
             if not i and (turns[0].uploads or self.algorithm.private):
                 sampling = self.algorithm.sampler.observe(sampling, replace(cohort, uploads=turns[0].uploads))
@@ -337,20 +345,27 @@ class _Table:
 
 
 def _record(number: int, turns: Sequence[_Turn], drawn: Sequence[int], remarks: Mapping[str, Any]) -> RoundRecord:
-    """Return the record of a round; weights and losses are those of its first turn."""
+    """Return the record of a round; a client's weight and loss are those of the first turn that it takes."""
     first, last = turns[0], turns[-1]
-    trained = {turn.plan.model: len(turn.weights) for turn in turns}
     seconds: Counter[str] = Counter()
+    trained: Counter[str] = Counter()
+    weights: dict[int, float] = {}
+    losses: dict[int, float] = {}
+    own: list[ClientScore] = []
     for turn in turns:
         seconds.update(turn.numbers.seconds)
+        trained[turn.plan.model] += len(turn.weights)
+        weights = {**turn.weights, **weights}
+        losses = {**turn.numbers.losses, **losses}
+        own += turn.numbers.own
     return RoundRecord(
         round=number,
         cohort=tuple(sorted(drawn)),
         groups=None if last.group_of is None else tuple(last.group_of.tolist()),
-        sharing={**remarks, "trained": trained} if len(turns) > 1 else remarks,
-        weights=first.weights,
-        losses=first.numbers.losses,
-        own=first.numbers.own,
+        sharing={**remarks, "trained": dict(trained)} if len(turns) > 1 else remarks,
+        weights=dict(sorted(weights.items())),
+        losses=dict(sorted(losses.items())),
+        own=tuple(sorted(own, key=lambda score: score.client)),
         client_seconds=dict(seconds),
         combination=first.numbers.combination,
     )
