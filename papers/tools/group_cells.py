@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from fedatlas import Federation, federate, from_arrays, load_dataset
 from fedatlas.data import Dirichlet, DomainImbalance, Iid, NaturalId, PermutedLabels, Rotated
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.partitions.basic import Partition
+from fedatlas.seeds import numpy_generator
 from papers.tools.domain_sets import DOMAIN_SETS
 
 
@@ -35,12 +37,15 @@ class Cell:
     """Whether its table has a column for each domain."""
     norm: dict[str, str] = field(default_factory=dict)
     """The norms of methods that need others than the rest."""
+    swapped: bool = False
+    """Whether one client of the domain with the most clients has two names swapped in its training examples."""
 
     def federation(self, folder: Path, seed: int) -> Federation:
         """Return the clients."""
-        return federate(
+        found = federate(
             load(self.data, folder), self.partition(), seed=seed, test=self.test, test_fraction=self.test_fraction
         )
+        return with_swap(found, seed) if self.swapped else found
 
     def model_options(self, method: str) -> dict[str, Any]:
         """Return the options of the model; FedPCE makes its norms from vectors and keeps no running statistics."""
@@ -72,6 +77,16 @@ def domains(data: str, **options: Any) -> Cell:
     )
 
 
+def with_swap(federation: Federation, seed: int) -> Federation:
+    """Return the clients with the names of two classes swapped at the first of the domain that has the most clients."""
+    (most, _), *_ = Counter(str(client.kind) for client in federation).most_common(1)
+    own = next(client for client in federation if client.kind == most)
+    one, other = numpy_generator(seed, "swap").choice(federation.num_classes, 2, replace=False).tolist()
+    labels, given = federation.data.labels.clone(), federation.data.labels[own.train]
+    labels[own.train[given == one]], labels[own.train[given == other]] = other, one
+    return replace(federation, data=replace(federation.data, labels=labels))
+
+
 def small_cifar10(classes: int | Literal["all"]) -> Cell:
     """Return a cell of 24 clients that share 50,000 images of CIFAR-10 at 16 by 16 pixels, and a small network."""
     return Cell(
@@ -89,6 +104,7 @@ CELLS: dict[str, Cell] = {
     **{f"{name}-{n}": sized(shift, n) for name, shift in SHIFTS.items() for n in (60, 150, 500)},
     **{f"{name}-{n}-0.3": sized(shift, n, alpha=0.3) for name, shift in SHIFTS.items() for n in (60, 150, 500)},
     "small-digits": domains("digits-16"),
+    "small-digits-swapped": replace(domains("digits-16"), swapped=True),
     "digit-five": domains("digit-five"),
     "pacs": domains("pacs", quota=400),
     "rotated-mnist": Cell(data="mnist", partition=mnist(Rotated)),

@@ -14,6 +14,7 @@ NAMES = {
     "auto": "**auto**",
     "auto at head": "auto, the head by group",
     "auto at norms": "auto, the norms by group",
+    "all groups": "all groups that were found, from the beginning",
     "true groups": "the true groups",
     "true groups at head": "the true groups, the head by group",
     "true groups at norms": "the true groups, the norms by group",

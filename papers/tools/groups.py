@@ -105,6 +105,10 @@ def build(job: Job, federation: Federation) -> tuple[Algorithm, dict[str, Any]]:
             verdict = atlas.verdict()
             ari = float(adjusted_rand_score(kinds, verdict.groups.tolist()))
             return grouped(fedavg(), atlas, level=level), {"ari": ari, "groups": verdict.count}
+        case "all groups":
+            atlas = make_atlas(federation, source="class-prototypes", progress=False)
+            named = dict(zip(atlas.names, atlas.groups().tolist(), strict=True))
+            return replace(fedavg(), sharing=ByGroup(groups=named, level=level)), {}
         case "fedbn":
             return fedbn(), {}
         case "fedpce":
