@@ -13,8 +13,12 @@ Every message says what is wrong, where, what was got, and what to do.
 import difflib
 import inspect
 import numbers
+import re
 from collections.abc import Iterable
 from typing import Any
+
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What steers a terminal, turns the direction of a text, or cannot be written; tabs and ends of lines may stay."""
 
 
 class FedatlasError(Exception):
@@ -62,6 +66,15 @@ class RunFolderError(FedatlasError, OSError):
 
 class AlgorithmCheckError(FedatlasError):
     """An algorithm breaks a promise that every algorithm must keep."""
+
+
+def printable(text: str) -> str:
+    r"""Return a text for a terminal: a name in it, which comes from a file or a message, must not steer that.
+
+    >>> printable("Lyon\x1b[2J")
+    'Lyon\\x1b[2J'
+    """
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def expect(value: object, kind: type | tuple[type, ...], what: str, do: str) -> None:

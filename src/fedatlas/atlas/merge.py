@@ -119,8 +119,9 @@ def class_distance(summary: Summary, floor: Floor) -> float:
     Without two classes it is the scatter of a client's examples.
     """
     total, pairs = 0.0, 0
-    for k in range(summary.counts.shape[1]):
-        for other in range(k + 1, summary.counts.shape[1]):
+    known = (summary.counts >= LEAST).any(0).nonzero()[:, 0].tolist()  # of very many classes, few may have examples
+    for i, k in enumerate(known):
+        for other in known[i + 1 :]:
             both = (summary.counts[:, k] >= LEAST) & (summary.counts[:, other] >= LEAST)
             off = (summary.means[both, k].double() - summary.means[both, other].double()).square().sum(1)
             total += float((off - floor.variances[both, k] - floor.variances[both, other]).sum())

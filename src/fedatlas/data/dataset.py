@@ -1,6 +1,7 @@
 """A data set: examples held once, as arrays, with what is known about each."""
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from fedatlas.data.preparation import Preparation
 from fedatlas.data.table import Table
 from fedatlas.data.task import CLASSIFICATION, Task
-from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.errors import DataError, UsageError, printable, unknown_name
 
 DTYPES = {"image": torch.uint8, "tokens": torch.int64, "features": torch.float32, "array": torch.float32}
 """Of the inputs, by their kind."""
@@ -54,6 +55,9 @@ class Dataset:
 
     def __post_init__(self) -> None:
         check_examples(self.name, self.inputs, self.labels, len(self.classes), self.task)
+        for title, names in (("class", self.classes), ("domain", self.domains), ("owner", self.owners)):
+            if names != self.vocabulary:  # where every token is a class, one may be the end of a line
+                check_printable(self.name, title, names)
         for title, values, names in (("domain", self.domain, self.domains), ("owner", self.owner, self.owners)):
             if values is None:
                 continue
@@ -169,6 +173,33 @@ def check_domains(data: str, names: Sequence[str], known: Sequence[str]) -> None
     for name in names:
         if name not in known:
             raise unknown_name("domain", name, known)
+
+
+def check_printable(data: str, title: str, names: Sequence[str]) -> None:
+    """Raise DataError if a name holds characters that steer a terminal or cannot be written."""
+    if _unprintable("".join(names)):
+        got = next(name for name in names if _unprintable(name))
+        raise DataError(
+            f"{data}: the {title} {got!r:.80} has characters that cannot be shown, such as the end of a line. Rename "
+            "it.",
+            code="names-unfit",
+            what=title,
+            got=got,
+        )
+
+
+def _unprintable(text: str) -> bool:
+    return "\n" in text or "\t" in text or printable(text) != text
+
+
+def first_repeated(names: Sequence[str]) -> str:
+    """Return the first of the names that occurs again.
+
+    >>> first_repeated(["a", "b", "c", "b", "a"])
+    'a'
+    """
+    counts = Counter(names)
+    return next(name for name in names if counts[name] > 1)
 
 
 def first_few(names: Sequence[str]) -> str:

@@ -19,6 +19,8 @@ from fedatlas.seeds import repeatable
 
 FEWEST_NAMED = 2
 """Others that a client's own group must have to judge its names; a third tells which of two is odd."""
+MOST_NAMED = 4096
+"""Classes whose names are compared, every two of them: of more, the tables would fill the memory."""
 SWAPPED, INVERTED, NOISY = "labels-swapped", "labels-inverted", "labels-noisy"
 UNTOLD = "labels-untold"
 
@@ -53,6 +55,8 @@ def find_wrong_labels(summary: Summary, groups: Tensor, names: Sequence[str], cl
     if inversion.disagree is not None:
         one, other = (", ".join(names[i] for i in side) for side in inversion.disagree)
         remarks = (f"These disagree about which class is which: {one} against {other}. Who is wrong cannot be told.",)
+    if summary.counts.shape[1] > MOST_NAMED:
+        remarks += (f"Swapped names, of which there are more than {MOST_NAMED:,}.",)
     most = max([2 * bool(inversion.inverted), *(len(own.classes) for own in found.swapped.values())])
     return LabelFindings(suspects, {i: own for i, own in untold.items() if i not in suspects}, most, remarks)
 
@@ -70,7 +74,7 @@ def _accuse(summary: Summary, groups: Tensor, known: Collection[int], alarms: fl
     """Return whose names are swapped and whose labels are noisy; no client is compared with the known suspects."""
     pairs = list(pairings(summary, groups, known))
     # Of two classes all that a renaming can be is an inversion, which has its own test.
-    several = summary.counts.shape[1] > 2
+    several = 2 < summary.counts.shape[1] <= MOST_NAMED
     named = pairings(summary, groups, known, FEWEST_NAMED) if several else ()
     rare = rare_clients(summary.counts)
     renamings = {own.client: renaming_of(own, len(summary), rare=own.client in rare) for own in named}

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fedatlas.data.dataset import DTYPES, Dataset
+from fedatlas.data.dataset import DTYPES, Dataset, first_repeated
 from fedatlas.data.loading.image_arrays import (
     are_8_bit,
     are_deep_images,
@@ -171,7 +171,7 @@ def _targets(name: str, values: Array, classes: Sequence[str] | None, task: Task
 
 def _labels(name: str, values: Array, classes: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
     if classes is not None and len(set(classes)) != len(classes):
-        twice = next(one for one in classes if list(classes).count(one) > 1)
+        twice = first_repeated(classes)
         raise DataError(
             f"{name}: two classes are named {twice!r}. Rename one, or make one class of both.",
             code="name-repeated",

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import csv
 import importlib
+import io
 import json
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TextIO, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedatlas.data.dataset import first_repeated
 from fedatlas.data.loading.catalogue import TABLE_ENDINGS
+from fedatlas.data.memory import AS_OBJECTS, check_fits
 from fedatlas.errors import DataError, UsageError
 
 PARQUET = ".parquet"
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})
 """Texts that stand for a missing cell, in any case."""
+MOST_COLUMNS = 100_000
+"""Columns of a table of text."""
+MOST_LINE = 1 << 24
+"""Characters of a line of jsonl: the objects in a longer one could take many times its size."""
 _SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 Cells = list[str] | NDArray[np.float64]
 """One column: texts, "" where a cell is missing; or numbers, NaN where one is missing."""
@@ -76,6 +83,7 @@ def check_table_file(path: str | Path) -> Path:
         raise UsageError(f"{file}: there is no such file. Check the path.", code="file-missing", path=str(file))
     if file.suffix not in TABLE_ENDINGS:
         raise UsageError(f"{file}: a table must end in {', '.join(TABLE_ENDINGS)}.", code="file-ending", path=str(file))
+    check_fits(file, times=AS_OBJECTS)
     return file
 
 
@@ -83,15 +91,15 @@ def table_rows(file: Path) -> Iterator[dict[str, Any]]:
     """Return the rows of a table, one by one."""
     try:
         if file.suffix == PARQUET:
-            yield from _parquet(file).to_pylist()
+            yield from _read_parquet(file).to_pylist()
             return
         with file.open(encoding="utf-8-sig", newline="") as lines:
             if file.suffix == ".jsonl":
-                yield from (json.loads(line) for line in lines if line.strip())
+                yield from (json.loads(line) for line in _short_lines(file, lines) if line.strip())
             else:
                 mark = _separator(file, lines.readline())
                 lines.seek(0)
-                yield from csv.DictReader(lines, delimiter=mark)
+                yield from csv.DictReader(_texts_only(file, lines), delimiter=mark, strict=True)
     except (OSError, csv.Error, ValueError, RecursionError) as reason:
         if isinstance(reason, DataError):
             raise
@@ -102,7 +110,7 @@ def table_columns(path: str | Path) -> list[str]:
     """Return the names of a table's columns, from its first line."""
     file = check_table_file(path)
     if file.suffix == PARQUET:
-        return [str(name) for name in _parquet(file).column_names]
+        return [str(name) for name in _parquet(file).schema_arrow.names]
     if file.suffix == ".jsonl":
         first = next(table_rows(file), {})
         return [str(column) for column in first] if isinstance(first, dict) else []
@@ -116,12 +124,11 @@ def table_columns(path: str | Path) -> list[str]:
 
 _SPREADSHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 """How the files of xlsx, ods and xls begin."""
-_LOOKED_AT = 1 << 16
 
 
 def _read_file(file: Path) -> dict[str, Cells]:
     if file.suffix == PARQUET:
-        table = _parquet(file)
+        table = _read_parquet(file)
         _check_names(str(file), list(table.column_names))
         return {name: _plain(str(file), name, table[name].to_pylist()) for name in table.column_names}
     if file.suffix == ".jsonl":
@@ -142,17 +149,45 @@ def _read_file(file: Path) -> dict[str, Cells]:
 def _text(file: Path) -> str:
     try:
         content = file.read_bytes()
-        if content.startswith(_SPREADSHEETS) or b"\0" in content[:_LOOKED_AT]:
-            raise DataError(
-                f"{file}: this is not a text but a spreadsheet or another program's file. Open it there, and save it "
-                "as 'CSV UTF-8'.",
-                code="file-unreadable",
-                path=str(file),
-                what="binary",
-            )
+        if content.startswith(_SPREADSHEETS) or b"\0" in content:
+            raise _binary(file)
         return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as reason:
         raise _unreadable(file, reason) from reason
+
+
+def _binary(file: Path) -> DataError:
+    return DataError(
+        f"{file}: this is not a text but a spreadsheet or another program's file. Open it there, and save it as "
+        "'CSV UTF-8'.",
+        code="file-unreadable",
+        path=str(file),
+        what="binary",
+    )
+
+
+def _texts_only(file: Path, lines: TextIO) -> Iterator[str]:
+    """Return the lines of a file; raise DataError at a null byte, which no text has."""
+    for line in lines:
+        if "\0" in line:
+            raise _binary(file)
+        yield line
+
+
+def _short_lines(file: Path, lines: TextIO) -> Iterator[str]:
+    """Return the lines of a file; raise DataError at one that is too long to be a row."""
+    number = 0
+    while line := lines.readline(MOST_LINE + 1):
+        number += 1
+        if len(line) > MOST_LINE:
+            raise DataError(
+                f"{file}: line {number} has more than {MOST_LINE:,} characters. Write one row a line.",
+                code="wrong-count",
+                path=str(file),
+                what="characters",
+                row=number,
+            )
+        yield line
 
 
 def _unreadable(file: Path, reason: Exception) -> DataError:
@@ -175,18 +210,38 @@ def _unreadable(file: Path, reason: Exception) -> DataError:
 
 def _delimited(file: Path, text: str) -> dict[str, Cells]:
     """Return the columns of a text with a header and one row a line."""
-    lines = text.splitlines(keepends=True)
     if not text.strip():
         raise DataError(f"{file}: the file is empty.", code="data-empty", path=str(file), what="rows")
-    mark = _separator(file, lines[0])
+    lines = io.StringIO(text, newline="")
+    mark = _separator(file, lines.readline())
+    lines.seek(0)
+    found: list[list[str]] = []
     try:
-        found = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=mark) if any(row)]
+        found.extend(
+            [cell.strip() for cell in row] for row in csv.reader(lines, delimiter=mark, strict=True) if any(row)
+        )
     except csv.Error as reason:
-        raise _unreadable(file, reason) from reason
+        raise DataError(
+            f"{file}: row {len(found)} cannot be read ({reason}). A quote before a cell needs one after it, and a cell "
+            f"has at most {csv.field_size_limit():,} characters.",
+            code="file-unreadable",
+            path=str(file),
+            row=len(found),
+        ) from reason
     if not found:
         raise DataError(f"{file}: there is nothing in its cells.", code="data-empty", path=str(file), what="rows")
     header, *rows = found
     _check_names(str(file), header)
+    if len(header) > MOST_COLUMNS:
+        raise DataError(
+            f"{file}: has {len(header):,} columns, and a table has at most {MOST_COLUMNS:,}. Write its numbers as an "
+            "npz file.",
+            code="wrong-count",
+            path=str(file),
+            what="columns",
+            got=len(header),
+            most=MOST_COLUMNS,
+        )
     for number, row in enumerate(rows, start=1):
         if len(row) != len(header):
             raise _ragged(file, number, row, header, mark)
@@ -196,10 +251,18 @@ def _delimited(file: Path, text: str) -> dict[str, Cells]:
 def _separator(file: Path, header: str) -> str:
     """Return the separator that cuts a header into most names."""
     usual = "\t" if file.suffix == ".tsv" else ","
+    counts = {mark: _num_names(header, mark) for mark in (usual, *_SEPARATORS)}
+    best = max(counts, key=lambda mark: counts[mark])
+    if not counts[best] and header.strip():
+        raise _unreadable(file, csv.Error(f"a name in its first line has over {csv.field_size_limit():,} characters"))
+    return best
+
+
+def _num_names(header: str, mark: str) -> int:
     try:
-        return max((usual, *_SEPARATORS), key=lambda mark: len(next(csv.reader([header], delimiter=mark), ())))
-    except csv.Error as reason:
-        raise _unreadable(file, reason) from reason
+        return len(next(csv.reader([header], delimiter=mark), ()))
+    except csv.Error:  # a wide table's header, taken for one long name
+        return 0
 
 
 def _ragged(file: Path, number: int, row: Sequence[str], header: Sequence[str], mark: str) -> DataError:
@@ -226,7 +289,7 @@ def _ragged(file: Path, number: int, row: Sequence[str], header: Sequence[str], 
 def _check_names(where: str, names: Sequence[str]) -> None:
     """Raise DataError if two columns have one name."""
     if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = first_repeated(names)
         raise DataError(
             f"{where}: two columns are named {twice!r}. Rename one, or delete it.",
             code="name-repeated",
@@ -285,6 +348,7 @@ def _cleaned(text: str) -> str:
 
 
 def _parquet(file: Path) -> Any:
+    """Return an open Parquet file; its rows are not read."""
     try:
         reader = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -294,6 +358,30 @@ def _parquet(file: Path) -> Any:
             path=str(file),
         ) from error
     try:
-        return reader.read_table(file)
-    except (OSError, ValueError, NotImplementedError, MemoryError) as reason:
+        return reader.ParquetFile(file)
+    except _BROKEN_PARQUET as reason:
         raise _unreadable(file, reason) from reason
+
+
+def _read_parquet(file: Path) -> Any:
+    """Return the table in a Parquet file; a small file may hold rows without end, since equal cells take no room."""
+    opened, found, total = _parquet(file), [], 0
+    cells = opened.metadata.num_rows * opened.metadata.num_columns
+    check_fits(file, cells * _NUMBER, times=AS_OBJECTS)
+    try:
+        for batch in opened.iter_batches(batch_size=_BATCH):
+            total += batch.nbytes
+            check_fits(file, total, times=AS_OBJECTS)
+            found.append(batch)
+        return importlib.import_module("pyarrow").Table.from_batches(found, opened.schema_arrow)
+    except _BROKEN_PARQUET as reason:
+        if isinstance(reason, DataError):
+            raise
+        raise _unreadable(file, reason) from reason
+
+
+_BROKEN_PARQUET = (OSError, ValueError, KeyError, NotImplementedError, MemoryError)
+_BATCH = 1024
+"""Rows that are read at once."""
+_NUMBER = 8
+"""Bytes of a cell."""

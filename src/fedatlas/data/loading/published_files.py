@@ -2,7 +2,9 @@
 
 import codecs
 import gzip
+import math
 import pickle
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from fedatlas.data.dataset import Dataset
 from fedatlas.data.loading.arrays import from_arrays
 from fedatlas.errors import DataError
 
+MOST_IDX = 1 << 30
+"""Bytes of an unpacked idx file; those of EMNIST, the largest, have 550 million."""
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
@@ -24,19 +28,16 @@ def read_idx_folder(folder: Path, name: str) -> Dataset:
 
 def read_cifar10_batches(folder: Path) -> Dataset:
     """Return CIFAR-10 from the folder ``cifar-10-batches-py``."""
-    batches = [_unpickle(folder / f"data_batch_{i}") for i in range(1, 6)]
-    test = _unpickle(folder / "test_batch")
-    labels = np.concatenate([np.asarray(batch["labels"]) for batch in batches])
-    train = np.concatenate([batch["data"] for batch in batches])
-    return _split("cifar10", _squares(train), labels, _squares(test["data"]), np.asarray(test["labels"]))
+    images, labels = zip(*(_batch(folder / f"data_batch_{i}", "labels") for i in range(1, 6)), strict=True)
+    test = _batch(folder / "test_batch", "labels")
+    return _split("cifar10", np.concatenate(images), np.concatenate(labels), *test)
 
 
 def read_cifar100(folder: Path) -> Dataset:
     """Return CIFAR-100 with its fine labels from the folder ``cifar-100-python``."""
-    train, test = _unpickle(folder / "train"), _unpickle(folder / "test")
-    names = [str(name) for name in _unpickle(folder / "meta")["fine_label_names"]]
-    labels = np.asarray(train["fine_labels"]), np.asarray(test["fine_labels"])
-    return _split("cifar100", _squares(train["data"]), labels[0], _squares(test["data"]), labels[1], names)
+    train, test = _batch(folder / "train", "fine_labels"), _batch(folder / "test", "fine_labels")
+    names = _unpickle(folder / "meta").get("fine_label_names")
+    return _split("cifar100", *train, *test, None if names is None else [str(name) for name in names])
 
 
 def _split(
@@ -52,8 +53,19 @@ def _split(
     return from_arrays(inputs, labels, name=name, classes=classes, is_test=is_test)
 
 
-def _squares(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return rows.reshape(-1, 3, 32, 32)
+def _batch(file: Path, title: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+    """Return the images and the labels of a batch."""
+    content = _unpickle(file)
+    rows: Any = content.get("data")
+    labels: Any = content.get(title)
+    known = isinstance(rows, np.ndarray) and isinstance(labels, list)
+    if not known or rows.dtype != np.uint8 or rows.shape != (len(labels), 3 * 32 * 32):
+        raise DataError(
+            f"{file}: is not a CIFAR batch of 32x32 images and a list {title!r}. Get it again.",
+            code="file-unreadable",
+            path=str(file),
+        )
+    return rows.reshape(-1, 3, 32, 32), np.asarray(labels)
 
 
 def _read_idx(file: Path) -> NDArray[np.uint8]:
@@ -65,19 +77,25 @@ def _read_idx(file: Path) -> NDArray[np.uint8]:
             path=str(file),
         )
     try:
-        raw = file.read_bytes() if file.is_file() else gzip.decompress(packed.read_bytes())
-    except (OSError, EOFError) as reason:
+        raw = file.read_bytes() if file.is_file() else _unpacked(packed)
+    except (OSError, EOFError, zlib.error) as reason:
         raise DataError(
             f"{packed}: cannot be unpacked ({reason}). Get it again.", code="file-unreadable", path=str(packed)
         ) from reason
     # Two zero bytes, 8 for unsigned bytes, the number of axes, then the length of each axis, big-endian.
     axes = raw[3] if len(raw) > 3 else 0
     shape = tuple(np.frombuffer(raw[4 : 4 + 4 * axes], ">u4").tolist())
-    if raw[:3] != b"\0\0\x08" or len(raw) != 4 + 4 * axes + int(np.prod(shape)):
+    if raw[:3] != b"\0\0\x08" or len(raw) != 4 + 4 * axes + math.prod(shape):
         raise DataError(
             f"{file}: is not a whole idx file of bytes. Get it again.", code="file-unreadable", path=str(file)
         )
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+
+def _unpacked(packed: Path) -> bytes:
+    """Return the content of a gzip file, up to a little more than a set of this form can have."""
+    with gzip.open(packed) as content:
+        return content.read(MOST_IDX + 1)
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -107,7 +125,8 @@ def _unpickle(file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as stream:
             content = _ArraysOnly(stream, encoding="latin1").load()
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError) as reason:
+    # A file that was made to break the reader ends in almost any error; none of them has run code.
+    except Exception as reason:
         raise DataError(
             f"{file}: is not a CIFAR batch ({reason}). Get it again.", code="file-unreadable", path=str(file)
         ) from reason

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedatlas.data.dataset import Dataset, first_few
-from fedatlas.data.loading.cells import table_columns, table_rows
+from fedatlas.data.loading.cells import check_table_file, table_columns, table_rows
 from fedatlas.errors import DataError, UsageError
 from fedatlas.seeds import numpy_generator
 
@@ -31,7 +31,7 @@ def read_texts(
     **options: Any,
 ) -> Dataset:
     """Return a Dataset from a file with a text in each row; ``from_table`` describes the options."""
-    file = Path(source).expanduser()
+    file = check_table_file(source)
     if label == "auto":
         label = LABEL if LABEL in table_columns(file) else None
     columns = _read_table(file, text, [column for column in (client, label, domain) if column is not None])
