@@ -9,8 +9,9 @@ from typer.main import get_command
 from commands import SMALL, invoke
 from fedatlas.cli.app import app
 from fedatlas.cli.catalogue import CATALOGUES
-from fedatlas.cli.terminal import print_lines, print_rows
+from fedatlas.cli.terminal import print_error, print_lines, print_rows, remark
 from fedatlas.config.schema import SETTINGS
+from fedatlas.errors import UsageError
 
 
 def test_list_names_everything_with_a_line() -> None:
@@ -71,6 +72,17 @@ def test_square_brackets_are_printed_as_they_are(
         "[title]",
         "fedatlas[hub]",
     ]
+
+
+def test_nothing_that_is_printed_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "Lyon\x1b[2J\x9b1A\u202e\ud800\r"
+    print_rows([{"client": name, name: "1"}], name)
+    print_lines(name, {name: name}, note=name)
+    remark(name)
+    print_error("error:", UsageError(f"no client {name}", code="no-client"))
+    found = capsys.readouterr()
+    assert not set("\x1b\x9b\u202e\ud800\r") & set(found.out + found.err)
+    assert r"Lyon\x1b[2J\x9b1A\u202e\ud800\r" in found.err
 
 
 def test_the_help_of_every_option_says_something_and_names_the_defaults() -> None:

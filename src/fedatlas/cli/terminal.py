@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from fedatlas.errors import FedatlasError, UsageError
+from fedatlas.errors import FedatlasError, UsageError, printable
 
 WIDTH = 160
 """Of lists and tables that go to a file or another program."""
@@ -41,12 +41,13 @@ def friendly(status: int = 2) -> Iterator[None]:
 
 
 def say(text: str, *, bold: bool = False) -> None:
-    """Print a text to the output as it is."""
-    typer.echo(typer.style(text, bold=True) if bold else text)
+    """Print a text to the output."""
+    typer.echo(typer.style(printable(text), bold=True) if bold else printable(text))
 
 
-def remark(text: str) -> None:
-    """Print a text beside the output, where it is not part of the result."""
+def remark(text: str, *, title: str = "", colour: str = "") -> None:
+    """Print a text beside the output, where it is not part of the result, after a title that stands out."""
+    text = f"{typer.style(title, fg=colour, bold=True)} {printable(text)}" if title else printable(text)
     typer.echo(_wrapped(text) if sys.stderr.isatty() else text, err=True)
 
 
@@ -59,11 +60,11 @@ def _wrapped(text: str) -> str:
 
 def print_error(title: str, error: object) -> None:
     """Print what went wrong after a title that stands out."""
-    remark(f"{typer.style(title, fg='red', bold=True)} {error}")
+    remark(str(error), title=title, colour="red")
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    remark(f"{typer.style('note:', fg='yellow', bold=True)} {message}")
+    remark(str(message), title="note:", colour="yellow")
 
 
 def check_file(option: str, path: Path, usual: str) -> None:
@@ -107,12 +108,12 @@ def print_rows(rows: list[dict[str, str]], caption: str) -> None:
     for block in blocks:
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
         for i, title in enumerate(block[0]):
-            table.add_column(title.replace("_", " "), justify="left" if i == 0 else "right")
+            table.add_column(printable(title.replace("_", " ")), justify="left" if i == 0 else "right")
         for row in block:
-            table.add_row(*row.values())
+            table.add_row(*map(printable, row.values()))
         console.print(table)
     # Not the table's own caption, which is as narrow as the table.
-    console.print(caption, style="dim italic")
+    console.print(printable(caption), style="dim italic")
 
 
 def fitted(rows: list[dict[str, str]], width: int) -> list[list[dict[str, str]]]:
@@ -142,7 +143,7 @@ def print_lines(title: str, lines: Mapping[str, str], note: str | None = None) -
     say(title, bold=True)
     for name, line in lines.items():
         first, *rest = textwrap.wrap(line, max(20, width - indent)) or [""]
-        say(typer.style(name, fg="cyan") + " " * (indent - len(name)) + first)
+        typer.echo(typer.style(printable(name), fg="cyan") + " " * (indent - len(name)) + printable(first))
         for more in rest:
             say(" " * indent + more)
     if note is not None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedatlas.errors import DataError, UsageError
+from fedatlas.errors import DataError, UsageError, printable
 from fedatlas.flower.protocol.checks import check_size
 from fedatlas.flower.protocol.data_form import LONGEST_NAME, DataForm, Member
 from fedatlas.flower.protocol.messages import ABOUT, BadReplyError, num_bytes, values
@@ -25,6 +25,8 @@ POLL = 0.25
 """Seconds between two looks for replies."""
 LOOK = 5.0
 """Seconds between two looks for nodes that are connected."""
+MOST_REASON = 2000
+"""Characters of a node's own words about what failed."""
 MOST_EXAMPLES = 10**10
 """The most examples that a client may claim; how much it counts has a closer bound, ``flower.most_weight``."""
 Answer = TypeVar("Answer")
@@ -312,7 +314,7 @@ def _listed(names: Iterable[str]) -> str:
 def _raise_node_error(reply: Message) -> None:
     """Raise BadReplyError if a node sends an error in place of a reply."""
     if reply.has_error():
-        reason = " ".join(str(reply.error.reason).split())
+        reason = printable(" ".join(str(reply.error.reason)[:MOST_REASON].split()))
         raise BadReplyError(f"the node reports: {reason}", code="node-error", reason=reason)
 
 
