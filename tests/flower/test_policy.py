@@ -1,7 +1,6 @@
-"""A node and a server that asks for more than agreed: the policy, the audit log, and the paths that a server names."""
+"""A node and a server that asks for more than agreed: the policy, and the paths that a server names."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from fedatlas.data import from_npz
 from fedatlas.errors import FedatlasError, RunFolderError, UsageError
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.node.apps import check_app
-from fedatlas.flower.node.audit import AuditLog, line_hash
+from fedatlas.flower.node.audit import AuditLog
 from fedatlas.flower.node.gate import disclosures_of, wanted_by
 from fedatlas.flower.node.policy import Policy, changed_settings, policy_text
 from fedatlas.flower.protocol.data_form import DataForm
@@ -260,66 +259,6 @@ def test_a_policy_lets_what_it_names_and_the_log_tells_what_left(tmp_path: Path)
     assert log[0]["left"] == {"about": sorted(server.ask("query.hello").content.config_records["about"])}
     sent = sum(entry["bytes"] for entry in log if entry["round"] == 1)
     assert sent == trained[0]["bytes"] == run.rounds[0]["bytes"][server.node["client"]]["up"]
-
-
-@pytest.mark.parametrize(
-    ("damage", "line"),
-    [
-        (lambda lines: [lines[0].replace("sent", "kept"), *lines[1:]], 1),
-        (lambda lines: [lines[0], *lines[2:]], 2),
-        (lambda lines: [lines[0], lines[0], *lines[1:]], 2),
-        (lambda lines: [lines[1], lines[0], *lines[2:]], 1),
-        (lambda lines: [*lines[:-1], lines[-1].rstrip("\n")], 3),
-        (lambda lines: [*lines, "[" * 100_000 + "\n"], 4),
-        (lambda lines: [lines[0], forged(lines[1]), *lines[2:]], 3),
-    ],
-)
-def test_an_altered_log_is_found_at_its_line(
-    damage: Callable[[list[str]], list[str]], line: int, tmp_path: Path
-) -> None:
-    path = tmp_path / "audit.jsonl"
-    for number in range(3):
-        AuditLog(path).add({"request": "train", "round": number, "answer": "sent", "bytes": 10})
-    path.write_text("".join(damage(path.read_text().splitlines(keepends=True))))
-    with raises(RunFolderError, "audit-altered", line=line):
-        list(AuditLog(path).entries())
-    result = CliRunner().invoke(commands, ["audit", str(path)])
-    assert result.exit_code == 2
-    assert f"line {line} does not follow" in " ".join(result.output.split())
-
-
-def forged(line: str) -> str:
-    """Return a line with other content and a hash that fits it: the next line still tells."""
-    entry = {**json.loads(line), "bytes": 1}
-    return json.dumps({**entry, "hash": line_hash(entry)}) + "\n"
-
-
-def test_a_line_s_hash_is_that_of_the_line_before_it_and_of_what_it_says(tmp_path: Path) -> None:
-    """sha256 of 64 zeros and {"answer": "sent", "number": 1}, worked out with sha256sum."""
-    entry = {"number": 1, "answer": "sent", "previous": "0" * 64}
-    assert line_hash(entry) == "d206d2fba46dde361844e9c2063a5a04bc8b9c49667afe9d12197373ccc17648"
-
-
-def test_a_log_that_lost_its_end_is_found_by_a_hash_that_was_noted(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    for number in range(3):
-        AuditLog(path).add({"request": "train", "round": number, "answer": "sent", "bytes": 10})
-    noted = json.loads(path.read_text().splitlines()[-1])["hash"]
-    assert CliRunner().invoke(commands, ["audit", str(path), "--contains", noted]).exit_code == 0
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    assert CliRunner().invoke(commands, ["audit", str(path)]).exit_code == 0
-    assert CliRunner().invoke(commands, ["audit", str(path), "--contains", noted]).exit_code == 2
-
-
-def test_a_request_of_any_length_leaves_a_log_that_goes_on(tmp_path: Path) -> None:
-    log = AuditLog(tmp_path / "audit.jsonl")
-    names = {"algorithm": "x" * (3 << 20), "left": {f"tensor-{i}": [1] for i in range(100_000)}, "answer": "refused"}
-    for _ in range(2):
-        log.add(names)
-    log.add({"answer": "sent"})
-    first, _, last = log.entries()
-    assert (first["algorithm"]["characters"], first["answer"], last["number"]) == (3 << 20, "refused", 3)
-    assert len((tmp_path / "audit.jsonl").read_bytes()) < 10_000
 
 
 @pytest.mark.parametrize("whose", ["file", "folder"])

@@ -3,13 +3,18 @@
 import hashlib
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from fedatlas.data.memory import AS_OBJECTS, physical_memory
 from fedatlas.errors import RunFolderError
+
+TEXTS = (".json", ".jsonl", ".toml")
+"""Endings of files that become objects when they are read."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +103,13 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def check_plain(*folders: Path) -> None:
-    """Raise RunFolderError if a run's folder holds a link, a pipe or a device: they lead elsewhere."""
+    """Raise RunFolderError if a run's folder holds a link, a pipe or a device, which lead elsewhere, or a huge file."""
     for folder in folders:
         try:
             with os.scandir(folder) as entries:
-                odd = sorted(one.name for one in entries if not _is_plain(one))
+                found = sorted(entries, key=lambda one: one.name)
+            odd = [one.name for one in found if not _is_plain(one)]
+            large = [one.name for one in found if one.name not in odd and _is_huge(one)]
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
@@ -117,6 +124,18 @@ def check_plain(*folders: Path) -> None:
                 path=str(folder),
                 got=odd[0],
             )
+        if large:
+            raise RunFolderError(
+                f"{folder / large[0]} is larger than the memory of this machine can hold. No run makes such a file "
+                "here; if this one did, open it on the machine where it was made.",
+                code="out-of-memory",
+                path=str(folder / large[0]),
+            )
+
+
+def _is_huge(entry: os.DirEntry[str]) -> bool:
+    times = AS_OBJECTS if entry.name.endswith(TEXTS) else 1
+    return entry.is_file(follow_symlinks=False) and entry.stat().st_size * times > physical_memory()
 
 
 def _is_plain(entry: os.DirEntry[str]) -> bool:
@@ -137,6 +156,27 @@ def check_private(path: Path) -> None:
                 code="file-unsafe",
                 path=str(one),
             )
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder that only this user can enter; raise RunFolderError if others can write to the one that exists."""
+    try:
+        for one in reversed([folder, *folder.parents]):
+            if not one.exists():
+                one.mkdir(mode=0o700, exist_ok=True)
+        found = folder.stat()
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    if sys.platform == "win32":
+        return
+    if found.st_mode & stat.S_IWOTH or found.st_uid not in (os.getuid(), 0):
+        raise RunFolderError(
+            f"{folder} can be written by other users of this machine (owner {found.st_uid}, mode "
+            f"{stat.S_IMODE(found.st_mode):o}), so nothing in it can be trusted. Run chown {os.getuid()} {folder} and "
+            f"chmod 700 {folder}, or use another folder.",
+            code="file-unsafe",
+            path=str(folder),
+        )
 
 
 def damaged(path: Path, why: str) -> RunFolderError:

@@ -17,7 +17,7 @@ from fedatlas.flower.node.request import Request
 from fedatlas.flower.protocol.messages import BUFFERS, SHARED, plain, tensors
 from fedatlas.parts.types import ServerState
 from fedatlas.runs.checkpoint import CheckpointStore
-from fedatlas.runs.files import atomic_write
+from fedatlas.runs.files import atomic_write, private_folder
 from fedatlas.runs.run import CONFIG, Run
 from fedatlas.runs.schema import RESOLVED
 
@@ -56,7 +56,7 @@ def _check_model(request: Request) -> None:
 def write_run(folder: Path, request: Request, shared: dict[str, torch.Tensor], buffers: dict[str, torch.Tensor]) -> Run:
     """Save the received model as a run folder, which ``fedatlas adapt --data`` takes too."""
     store = CheckpointStore(folder / "checkpoints")
-    store.folder.mkdir(parents=True, exist_ok=True)
+    private_folder(store.folder)
     for old in store.folder.iterdir():
         old.unlink()
     atomic_write(folder / CONFIG, request.config.to_toml().encode())

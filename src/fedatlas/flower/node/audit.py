@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedatlas.errors import RunFolderError
+from fedatlas.runs.files import private_folder
 
 AUDIT = "audit.jsonl"
 """In the folder of a node's memory."""
@@ -37,9 +38,9 @@ class AuditLog:
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Write a line; raise RunFolderError if it cannot be written, so that nothing leaves unseen."""
+        private_folder(self.path.parent)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a+b") as file:
+            with open(self.path, "a+b", opener=_open_own) as file:
                 _lock(file)
                 number, previous = _last(file)
                 body = {"number": number + 1, "time": datetime.now(UTC).isoformat(timespec="seconds"), **entry}
@@ -74,6 +75,11 @@ class AuditLog:
                 code="file-unreadable",
                 path=str(self.path),
             ) from error
+
+
+def _open_own(path: str, flags: int) -> int:
+    """Open a file that only its owner can read, and no link in its place: that would lead to another file."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def line_hash(entry: Mapping[str, Any]) -> str:

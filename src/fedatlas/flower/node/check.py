@@ -12,7 +12,7 @@ from fedatlas.errors import DataError, UsageError
 from fedatlas.flower.node.request import CHECK, Request
 from fedatlas.flower.protocol.messages import ABOUT, arrays, plain
 from fedatlas.flower.server.questions import ROW
-from fedatlas.runs.files import atomic_write
+from fedatlas.runs.files import atomic_write, private_folder
 
 CARD = "card.txt"
 _LONGEST = 20_000
@@ -54,7 +54,7 @@ def card(request: Request, _: RecordDict) -> RecordDict:
     lines = ["".join(sign for sign in line if sign.isprintable()) for line in said.splitlines()]
     print("\n".join(["card", *(f"  {line}" for line in lines)]), flush=True)
     if request.node.memory is not None:
-        request.node.memory.mkdir(parents=True, exist_ok=True)
+        private_folder(request.node.memory)
         atomic_write(request.node.memory / CARD, ("\n".join(lines) + "\n").encode())
     return RecordDict({ABOUT: plain({"received": True})})
 

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from flwr.app import ConfigRecord, RecordDict
-from safetensors import SafetensorError
 
 from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.flower.protocol.messages import arrays, tensors
 from fedatlas.parts.types import Memory
-from fedatlas.runs.files import atomic_write
+from fedatlas.runs.files import atomic_write, private_folder
 from fedatlas.runs.tensor_files import memory_from_bytes, memory_to_bytes
 
 PREFIX = "memory"
@@ -52,14 +51,14 @@ class FolderStore:
             return memory_from_bytes(file.read_bytes())
         except FileNotFoundError:
             raise _lost(version, f"there is no {file}") from None
-        except SafetensorError as error:
+        except ValueError as error:
             raise RunFolderError(
                 f"{file} cannot be read ({error}); restore it from a copy.", code="file-unreadable", path=str(file)
             ) from error
 
     def put(self, version: str, memory: Memory, keep: Collection[str]) -> None:
         """Store a memory, and delete the others but those to ``keep``."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self.folder)
         atomic_write(self._file(version), memory_to_bytes(memory))
         wanted = {self._file(other).name for other in (version, *keep)}
         for file in self.folder.glob("round-*.safetensors"):
