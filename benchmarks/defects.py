@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from broken import corrupt_stream
 from trees import ROOT, Tree, check_out
 
 from fedatlas.cli.terminal import print_rows
@@ -153,16 +154,6 @@ def _digit(content: bytes) -> bytes:
     return content[:place] + (b"7" if content[place : place + 1] != b"7" else b"3") + content[place + 1 :]
 
 
-def _corrupt_stream(content: bytes) -> bytes:
-    """Return an archive with bytes in its members that are no stream of zlib, under a directory that is whole."""
-    changed = bytearray(content)
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        for member in archive.infolist():
-            start = member.header_offset + 50 + len(member.filename)
-            changed[start : start + member.compress_size - 25] = b"\xff" * (member.compress_size - 25)
-    return bytes(changed)
-
-
 CASES |= {
     "5 high: a flipped digit in rounds.jsonl": _harmed("rounds.jsonl", _digit),
     "5 high: a flipped digit in clients.jsonl": _harmed("clients.jsonl", _digit),
@@ -172,7 +163,7 @@ CASES |= {
     ),
     "low: an extra line in rounds.jsonl": _harmed("rounds.jsonl", lambda content: content + b'{"round": 3}\n'),
     "low: a record nested 100,000 deep": _harmed("rounds.jsonl", lambda content: b"[" * 100_000 + b"\n"),
-    "low: a corrupt portraits.npz in a report": _harmed("portraits.npz", _corrupt_stream),
+    "low: a corrupt portraits.npz in a report": _harmed("portraits.npz", corrupt_stream),
     "silent: a deleted manifest": _harmed("checkpoints/manifest.json", lambda content: None),
 }
 

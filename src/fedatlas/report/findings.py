@@ -83,7 +83,7 @@ class Findings:
             return None
         try:
             found = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunFolderError(
                 f"{path} cannot be read ({error}); delete it, or run `fedatlas check` on the run again.",
                 code="file-unreadable",

@@ -15,7 +15,7 @@ from fedatlas.data.federation import Federation
 from fedatlas.data.loading.npz import read_npz
 from fedatlas.errors import DataError, RunFolderError
 from fedatlas.runs.example_rows import client_rows
-from fedatlas.runs.previews import PORTRAITS, client_examples
+from fedatlas.runs.previews import LARGEST_SIDE, MOST_EXAMPLES, MOST_PICTURED, PORTRAITS, client_examples
 from fedatlas.runs.run import Run
 
 MOST_BYTES = 240_000
@@ -53,15 +53,16 @@ def read_previews(run: Run) -> Previews:
     try:
         file = read_npz(path)
         vectors = file["vectors"]
-        if vectors.ndim != 2:
-            raise ValueError(f"vectors have the shape {vectors.shape}")
+        if vectors.ndim != 2 or vectors.dtype.kind != "f" or not np.isfinite(vectors).all():
+            raise ValueError(f"vectors are {vectors.dtype} of the shape {vectors.shape}, or not finite")
         tested = file.get("tested")
         if tested is not None and (tested.ndim != 2 or len(tested) != len(vectors) or tested.dtype.kind not in "iu"):
             raise ValueError(f"labels of tests are {tested.dtype} of the shape {tested.shape}")
         if "images" in file:
             clients = [int(i) for i in file["pictured"]]
+            _check_images(file["images"])
             images = dict(zip(clients, file["images"], strict=True))
-            if "labels" in file:
+            if "labels" in file and file["labels"].dtype.kind == "i":
                 labels = dict(zip(clients, file["labels"].tolist(), strict=True))
         elif "rows" in file:
             if file["rows"].ndim != 3 or file["rows"].dtype.kind != "U":
@@ -81,6 +82,14 @@ def read_previews(run: Run) -> Previews:
             wanted=expected,
         )
     return Previews(images, labels, vectors, rows, tested)
+
+
+def _check_images(images: np.ndarray) -> None:
+    """Raise ValueError if pictures are not as a run keeps them: few, small and of bytes."""
+    most = (MOST_PICTURED, MOST_EXAMPLES, images.size, LARGEST_SIDE, LARGEST_SIDE)
+    fits = images.ndim == len(most) and all(0 < n <= top for n, top in zip(images.shape, most, strict=True))
+    if images.dtype != np.uint8 or not fits:
+        raise ValueError(f"images are {images.dtype} of the shape {images.shape}")
 
 
 def previews_of(federation: Federation, clients: Sequence[int]) -> Previews:

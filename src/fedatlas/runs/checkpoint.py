@@ -142,6 +142,9 @@ class CheckpointStore:
                 path=str(self.folder),
             )
         packed = self.files.read(manifest.server, place)
+        group_of = packed.get(GROUPS, {}).get("group_of")
+        if manifest.groups > len(packed) + (0 if group_of is None else group_of.numel()):
+            raise damaged(self.folder / MANIFEST, f"it names {manifest.groups:,} groups, which are not in the state")
         groups = tuple(_unpacked(packed, f"group/{number}/") for number in range(manifest.groups))
         common = _unpacked(packed, "")
         return ServerState(
@@ -150,7 +153,7 @@ class CheckpointStore:
             buffers=common.buffers,
             memory=common.memory,
             groups=groups,
-            group_of=packed[GROUPS]["group_of"].cpu() if groups else None,
+            group_of=group_of.cpu() if groups and group_of is not None else None,
         )
 
 

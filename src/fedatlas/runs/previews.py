@@ -19,6 +19,8 @@ MOST_PICTURED = 60
 """Clients of whom a report shows examples."""
 MOST_COUNTS = 1_000_000
 """Numbers about the labels of test parts that are kept."""
+MOST_EXAMPLES = 64
+"""Pictures of a client that a report reads."""
 LARGEST_SIDE = 48
 """Larger images are made smaller: a report shows them at half of that."""
 _EXAMPLES = 200

@@ -24,7 +24,7 @@ class _Client(TypedDict):
     held_out: bool
     num_train: int
     num_test: int
-    label_counts: list[Any]
+    label_counts: list[int]
 
 
 class _Form(TypedDict):
@@ -131,6 +131,12 @@ def read_settings(path: Path, manifest: Manifest) -> dict[str, Any]:
     settings: dict[str, Any] = _read_json(path, manifest)
     if wrong := _fault(settings, _Settings):
         raise RunFolderError(f"{path} holds no run's settings: {wrong}; {ALTERED}", code="file-altered", path=str(path))
+    if len({len(client["label_counts"]) for client in settings["federation"]["clients"]}) > 1:
+        raise RunFolderError(
+            f"{path} holds no run's settings: clients count different numbers of classes; {ALTERED}",
+            code="file-altered",
+            path=str(path),
+        )
     return settings
 
 

@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
@@ -32,6 +33,7 @@ class TensorFiles:
 
     def read(self, entry: Entry, place: Place) -> Memory:
         """Read a file; raise RunFolderError if it was cut short or altered."""
+        self.check(entry)
         path = self.folder / entry.file
         try:
             content = path.read_bytes()
@@ -39,7 +41,10 @@ class TensorFiles:
             raise damaged(path, "it is missing or unreadable") from error
         if digest(content) != entry.sha256:
             raise damaged(path, "it was cut short or altered (its checksum differs)")
-        return memory_from_bytes(content, place)
+        try:
+            return memory_from_bytes(content, place)
+        except ValueError as error:
+            raise damaged(path, f"it holds no memory of a run ({error})") from error
 
     def check(self, entry: Entry) -> None:
         """Raise RunFolderError if a file is missing or has another size, without reading it."""
@@ -75,8 +80,11 @@ def memory_to_bytes(memory: Memory) -> bytes:
 
 
 def memory_from_bytes(content: bytes, place: Place = lambda tensor: tensor) -> Memory:
-    """Return the tensors that ``memory_to_bytes`` packed, in the same order."""
-    return _deep(load_tensors(content), place)
+    """Return the tensors that ``memory_to_bytes`` packed, in the same order; raise ValueError for anything else."""
+    try:
+        return _deep(load_tensors(content), place)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
 
 
 def _flat(memory: Memory) -> Tensors:

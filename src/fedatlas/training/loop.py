@@ -12,7 +12,8 @@ from fedatlas.errors import RunFolderError, TrainingError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.metric import always, make_metrics
 from fedatlas.parts.sharing import One
-from fedatlas.parts.types import ClientScore
+from fedatlas.parts.types import ClientScore, ServerState
+from fedatlas.runs.files import damaged
 from fedatlas.runs.writer import RunWriter
 from fedatlas.seeds import Seeds
 from fedatlas.training.clients import SavedClients
@@ -118,11 +119,17 @@ class TrainingLoop:
         if self.writer.checkpoints.exists():
             checkpoint = self.writer.checkpoints.load(self.clients.place, limit)
             self.writer.checkpoints.clear_leftovers()
+            self._check_same_network(checkpoint.state)
             self.state = restored_state(self.algorithm, checkpoint.state)
             self.clients.memory = checkpoint.clients
             self.saved_round = self.complete_round = self.state.round
         self.writer.open()
         self.progress.start_from(self.state.round)
+
+    def _check_same_network(self, found: ServerState) -> None:
+        """Raise RunFolderError if a checkpoint's parameters are of another network than this run's."""
+        if {k: t.shape for k, t in found.shared.items()} != {k: t.shape for k, t in self.state.shared.items()}:
+            raise damaged(self.writer.checkpoints.folder, "it holds the parameters of another network")
 
     def _finish(self, found: Round) -> None:
         """Evaluate a round, prepare its records and save the checkpoint if it is due."""
