@@ -49,12 +49,16 @@ _RECORDS, _BROKEN, _RESUME = (
     "tests/training/test_resume.py",
 )
 _HOSTILE = "tests/runs/test_hostile_folder.py"
+_HARM = "tests/data/test_hostile_data.py"
 _CHECKSUM = (
     f"{RUNS}/manifest.py",
     "if claim.sha256 is not None and running.hexdigest() != claim.sha256:",
     "if False:",
 )
-_FILES = (f"{RUNS}/manifest.py", "if claims and claim_of(content) not in claims:", "if False:")
+_FILES = (
+    (f"{RUNS}/manifest.py", "if (claims := self._claims_of(name)) and claim_of(content) not in claims:", "if False:"),
+    (f"{RUNS}/manifest.py", "if found not in self._claims_of(name):", "if False:"),
+)
 _DELETED = (
     _CHECKSUM,
     (
@@ -149,7 +153,7 @@ MENDINGS = (
         ((f"{FLOWER}/protocol/data_form.py", "        _check_bounds(values)\n", ""),),
         f"{_BAD} -k claims_what_cannot",
     ),
-    Mending("5 high: a flipped digit in a record", (_CHECKSUM, _FILES), f"{_RECORDS} -k flipped"),
+    Mending("5 high: a flipped digit in a record", (_CHECKSUM, *_FILES), f"{_RECORDS} -k flipped"),
     Mending("6 high: a deleted record", _DELETED, f"{_RECORDS} -k deleted"),
     Mending(
         "7 high: 100,000 clients on a page",
@@ -226,7 +230,7 @@ MENDINGS = (
     ),
     Mending(
         "low: a corrupt stream in an npz",
-        ((f"{DATA}/npz.py", "zipfile.BadZipFile, zlib.error, struct.error", "zipfile.BadZipFile, struct.error"),),
+        ((f"{DATA}/npz.py", "zipfile.BadZipFile, zlib.error, lzma", "zipfile.BadZipFile, lzma"),),
         f"{_BROKEN} -k corrupt_stream",
     ),
     Mending(
@@ -247,7 +251,7 @@ MENDINGS = (
     ),
     Mending(
         "low: a corrupt portraits.npz in a report",
-        ((f"{DATA}/npz.py", "zipfile.BadZipFile, zlib.error, struct.error", "zipfile.BadZipFile, struct.error"),),
+        ((f"{DATA}/npz.py", "zipfile.BadZipFile, zlib.error, lzma", "zipfile.BadZipFile, lzma"),),
         f"{_HOSTILE} -k 'right_checksum and stream'",
     ),
     Mending(
@@ -312,6 +316,45 @@ MENDINGS = (
         ),
         f"{_HOSTILE} -k 'link or pipe'",
     ),
+    Mending(
+        "a file larger than the memory",
+        (
+            ("src/fedatlas/data/memory.py", "    if needed > (most := physical_memory()):", "    if most := 0:"),
+            (f"{RUNS}/files.py", "        if large:\n", "        if False:\n"),
+        ),
+        f"{_HARM} {_HOSTILE} -k 'larger or unpacked'",
+    ),
+    Mending(
+        "rows that a quote swallows",
+        ((f"{DATA}/cells.py", "delimiter=mark, strict=True", "delimiter=mark"),) * 2,
+        f"{_HARM} -k quote",
+    ),
+    Mending(
+        "a name that steers the terminal",
+        (("src/fedatlas/errors.py", "    return _STEERING.sub", "    return text or _STEERING.sub"),),
+        "tests/cli/test_app.py tests/data/test_hostile_data.py tests/runs/test_hostile_folder.py -k steer",
+    ),
+    Mending(
+        "another model under a right checksum, groups without end",
+        (
+            (
+                f"{RUNS}/tensor_files.py",
+                "        except ValueError as error:",
+                "        except ZeroDivisionError as error:",
+            ),
+            (f"{RUNS}/checkpoint.py", "        if manifest.groups > len(packed) +", "        if False and (1) +"),
+            ("src/fedatlas/training/loop.py", "            self._check_same_network(checkpoint.state)\n", ""),
+        ),
+        f"{_HOSTILE} -k 'another_model or groups'",
+    ),
+    Mending(
+        "a memory folder that others can write",
+        (
+            (f"{RUNS}/files.py", "    if found.st_mode & stat.S_IWOTH or", "    if False and"),
+            (f"{FLOWER}/node/audit.py", 'flags | getattr(os, "O_NOFOLLOW", 0)', "flags"),
+        ),
+        "tests/flower/test_audit.py -k 'memory or link'",
+    ),
     Mending("2 and 4, real processes: a server that means harm", (*_IDENTITY, _DISCLOSED), f"{_REAL} -k server", True),
     Mending("3, real processes: a node that lies", (_SCALE, _LARGEST), f"{_REAL} -k lies", True),
     Mending(
@@ -340,7 +383,7 @@ def failing(mending: Mending) -> tuple[int, int]:
             shutil.copy(ROOT / name, folder / name)
         undo(mending, folder)
         file, _, words = mending.tests.partition(" -k ")
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "-rA", file]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "-rA", *file.split()]
         command += ["-k", words.strip("'")] if words else []
         command += ["--slow"] if mending.slow else []
         environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1"}
