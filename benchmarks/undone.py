@@ -348,6 +348,18 @@ MENDINGS = (
         f"{_HOSTILE} -k 'another_model or groups'",
     ),
     Mending(
+        "a model larger than the memory",
+        (
+            (
+                "src/fedatlas/models/build.py",
+                "    hook = register_module_parameter",
+                "    if most == 0:\n        hook = register_module_parameter",
+            ),
+            ("src/fedatlas/models/build.py", "        hook.remove()\n", "        pass\n"),
+        ),
+        "tests/models/test_build_model.py -k larger",
+    ),
+    Mending(
         "a memory folder that others can write",
         (
             (f"{RUNS}/files.py", "    if found.st_mode & stat.S_IWOTH or", "    if False and"),

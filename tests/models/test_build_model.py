@@ -150,3 +150,26 @@ def test_a_wrong_input_form_is_refused(shape: tuple[int, ...], vocabulary_size: 
         build_model("mlp", num_classes=2, input_shape=shape, vocabulary_size=vocabulary_size)
     with raises(UsageError, "out-of-range", setting="num_classes"):
         build_model("mlp", num_classes=0, input_shape=(4,))
+
+
+@pytest.mark.attack("a server means harm")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("mlp", {"hidden": (10**6, 10**6)}),
+        ("mlp", {"hidden": (60_000, 60_000)}),
+        ("mlp", {"hidden": (2**62,)}),
+        ("mlp", {"hidden": (1,) * 100_000}),
+        ("cnn", {"width": 10**6}),
+        ("cnn", {"width": 2**61}),
+        ("vit", {"depth": 10**9, "width": 8, "heads": 1}),
+    ],
+)
+def test_a_model_larger_than_the_memory_is_not_built(name: str, options: dict[str, Any], monkeypatch: Any) -> None:
+    monkeypatch.setattr("fedatlas.models.build.physical_memory", lambda: 10**9)
+    monkeypatch.setattr("fedatlas.models.build.MOST_TENSORS", 500)
+    before = torch.get_rng_state()
+    with raises(UsageError, "out-of-memory", model=name):
+        build_model(name, num_classes=2, input_shape=(3, 32, 32), **options)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert build_model("linear", num_classes=2, input_shape=(3,)).head.weight.shape == (2, 3)

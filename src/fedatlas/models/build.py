@@ -2,18 +2,26 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from fedatlas.errors import unknown_name
+from fedatlas.data.memory import physical_memory
+from fedatlas.errors import UsageError, unknown_name
 from fedatlas.models.classifier import Classifier, InputForm, require_positive
 from fedatlas.models.hub import hub_backbone
 from fedatlas.models.registry import HUB_PREFIX, MODELS
 from fedatlas.seeds import derive
 
 Builder = Callable[..., Classifier]
+COPIES = 4
+"""Of a model in memory: its parameters, their gradients, what an optimizer keeps, and the server's."""
+MOST_TENSORS = 20_000
+"""Parameters of a model, each a tensor; a ResNet of 1,202 layers has 3,600."""
 
 
 def find_builder(name: str) -> Builder:
@@ -61,6 +69,40 @@ def build_model(
     require_positive(name, num_classes=num_classes)
     form = InputForm(shape=tuple(input_shape), vocabulary_size=vocabulary_size)
     # torch.manual_seed would reseed the accelerators as well; drawing on the CPU gives every device the same numbers.
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), bounded(name):
         torch.default_generator.manual_seed(derive(seed, "model"))
         return builder(num_classes, form, **options)
+
+
+@contextmanager
+def bounded(name: str) -> Iterator[None]:
+    """Raise UsageError as soon as modules that are being built would not fit the memory, before numbers are written.
+
+    A config or a server names the sizes. Memory that was asked for and never written to takes no room.
+    """
+    most, total, count = physical_memory() // COPIES, 0, 0
+
+    def watch(_: nn.Module, title: str, parameter: nn.Parameter | None) -> None:
+        nonlocal total, count
+        total, count = total + (0 if parameter is None else parameter.nbytes), count + 1
+        if total > most or count > MOST_TENSORS:
+            raise _too_large(name, f"{total:,} bytes in {count:,} tensors or more")
+
+    hook = register_module_parameter_registration_hook(watch)
+    try:
+        yield
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
+        if not isinstance(error, MemoryError) and not any(word in str(error) for word in ("allocate", "verflow")):
+            raise
+        raise _too_large(name, "more than can be counted") from error
+    finally:
+        hook.remove()
+
+
+def _too_large(name: str, size: str) -> UsageError:
+    return UsageError(
+        f"model {name!r} would be too large for this machine: its parameters have {size}. Choose a smaller width or "
+        "depth.",
+        code="out-of-memory",
+        model=name,
+    )

@@ -15,6 +15,7 @@ from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model, without_running_statistics
+from fedatlas.models.build import bounded
 from fedatlas.models.logits_only import LogitsOnly, lacks_features
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.seeds import derive, generator, repeatable, seeded
@@ -187,7 +188,7 @@ def check_features(network: nn.Module, algorithm: Algorithm) -> None:
 
 def extended(network: nn.Module, algorithm: Algorithm, seed: int) -> nn.Module:
     """Return a network with the algorithm's extensions around it, and with running statistics only if it has any."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), bounded(algorithm.name):
         torch.default_generator.manual_seed(derive(seed, "extensions"))
         network = algorithm.extend(network)
     return without_running_statistics(network) if algorithm.split.buffers == "none" else network
