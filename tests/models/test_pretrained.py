@@ -1,3 +1,6 @@
+import json
+import os
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -151,3 +154,53 @@ def test_a_hub_name_is_downloaded_and_a_failure_names_both_ways(
     with raises(UsageError, "package-missing", package="huggingface_hub") as caught:
         resnet(pretrained="someone/resnet")
     assert "fedatlas[hub]" in str(caught.value)
+
+
+class Harmful:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.mark}",)
+
+
+@pytest.mark.attack("a data file means harm")
+@pytest.mark.parametrize(
+    "content", [b"root:x:0:0\n" * 9, b"", b"\x80\x02R.", None], ids=["text", "empty", "broken", "code"]
+)
+def test_weights_that_are_something_else_run_no_code_and_are_one_error(content: bytes | None, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    mark, file = tmp_path / "mark", tmp_path / "model" / "pytorch_model.bin"
+    file.parent.mkdir()
+    file.write_bytes(pickle.dumps({"x": Harmful(mark)}, protocol=2) if content is None else content)
+    with raises(UsageError, "file-unreadable") as caught:
+        resnet(pretrained=str(file))
+    assert "weights_only" not in str(caught.value)
+    form = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    (file.parent / "config.json").write_text(json.dumps({"model_type": "vit", "image_size": 32, **form}))
+    with raises(UsageError, "source-unavailable"):
+        build_model(f"hf:{file.parent}", num_classes=2, input_shape=(3, 32, 32))
+    assert not mark.exists()
+
+
+@pytest.mark.attack("a data file means harm")
+def test_code_that_comes_with_a_model_does_not_run(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\nclass Own:\n    pass\n")
+    own = {"AutoConfig": "own.Own", "AutoModel": "own.Own"}
+    for text in (json.dumps({"model_type": "own", "auto_map": own}), "[" * 100_000):
+        (tmp_path / "config.json").write_text(text)
+        with raises(UsageError, "source-unavailable"):
+            build_model(f"hf:{tmp_path}", num_classes=2, input_shape=(3, 32, 32))
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.attack("a data file means harm")
+@pytest.mark.parametrize("name", ["..", "../..", "/etc", "file:///etc/passwd", "a\0b", "-x", "a/b/c", "x" * 5000])
+def test_a_name_that_leads_elsewhere_is_no_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with raises(UsageError, "source-unavailable"):
+        build_model(f"hf:{name}", num_classes=2, input_shape=(3, 32, 32))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.models.classifier import Classifier, InputForm, attention_kernel, require_positive
+from fedatlas.models.pretrained import why_unreadable
 
 POOLINGS = ("auto", "cls", "mean", "pooler")
 
@@ -114,9 +115,14 @@ def load_backbone(source: str) -> tuple[Any, set[str]]:
         backbone, report = transformers.AutoModel.from_pretrained(
             source, output_loading_info=True, trust_remote_code=False
         )
-    except (OSError, ValueError) as error:
+    # Broken or missing files show in many ways; to each the user needs the same answer: the two ways, and the reason.
+    except Exception as error:
+        if isinstance(error, UsageError):
+            raise
         raise UsageError(
-            f"model 'hf:{source}' cannot be loaded: {error} {ways}", code="source-unavailable", source=source
+            f"model 'hf:{source}' cannot be loaded: {why_unreadable(error)} {ways}",
+            code="source-unavailable",
+            source=source,
         ) from error
     # A text and image model (CLIP, SigLIP) holds its image encoder as a part.
     backbone = getattr(backbone, "vision_model", backbone).float()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -68,9 +67,9 @@ def read_weights(source: str | Path) -> dict[str, Tensor]:
     path = find_weights(source)
     try:
         state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError) as error:
+    except Exception as error:  # a file that was made to break the reader ends in almost any error
         raise UsageError(
-            f"cannot read weights from {path}: {error}. Give a .safetensors or .pth state dict.",
+            f"cannot read weights from {path}: {why_unreadable(error)}. Give a .safetensors or .pth state dict.",
             code="file-unreadable",
             path=str(path),
         ) from error
@@ -81,6 +80,13 @@ def read_weights(source: str | Path) -> dict[str, Tensor]:
             path=str(path),
         )
     return state
+
+
+def why_unreadable(error: Exception) -> str:
+    """Return why weights cannot be read; torch's own words about a pickle say how to run what is in it."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "it holds something else than tensors, which could run code"
+    return f"{type(error).__name__}: {error}"
 
 
 def find_weights(source: str | Path) -> Path:
