@@ -122,6 +122,15 @@ def test_examples_that_say_nothing_about_noise_are_not_judged() -> None:
     assert {own.kind for own in diagnosis.suspects} == {"too-few-examples"}
 
 
+@pytest.mark.parametrize("clients", [2, 4])
+def test_few_rows_of_many_columns_differ_by_chance_alone(clients: int) -> None:
+    rows = numpy_generator(0, "wide").normal(size=(20, 2000)).astype(np.float32)
+    diagnosis = check(federate(from_arrays(rows, np.arange(20) % 2), Iid(num_clients=clients), seed=0))
+    assert not diagnosis.inputs.found
+    assert set(diagnosis.groups) == {0}
+    assert "Some differences of inputs: there are too few examples." in diagnosis.remarks
+
+
 HERE = Commands.here("-d x")
 FOUR = ["c0", "c1", "c2", "c3"]
 

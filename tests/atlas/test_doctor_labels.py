@@ -7,7 +7,7 @@ from atlas.pairings import by_hand
 from fedatlas.atlas.doctor.examination import Examination, examine
 from fedatlas.atlas.doctor.inverted import Inversion, find_inverted
 from fedatlas.atlas.doctor.noisy import evidence_of, find_noisy, fit_noise, foreign_shares, is_judged
-from fedatlas.atlas.doctor.reference import expected_counts, pairings
+from fedatlas.atlas.doctor.reference import Pairing, expected_counts, pairings
 from fedatlas.atlas.doctor.swapped import SURE, renaming_of
 from fedatlas.atlas.summary import Summary, summarise
 from fedatlas.seeds import generator
@@ -98,7 +98,7 @@ def test_a_pair_that_is_hard_to_tell_by_hand() -> None:
     """Two of four classes are 1.2 apart: with 10 examples against 100, z of a swap is about 3.6.
 
     Each of the two goes 1.2 x 1.2 - 0.01, of a whole of 1.44 - 0.02, with variance 1.44 x 0.11 + 0.0023. The log
-    likelihood ratio is (2.84 x 2.86 - 2.84^2 / 2) / 0.3214 = 12.7, and 6 pairs at 20 clients need log(480) = 6.2.
+    likelihood ratio is 2 (1.42 x 1.43 - 1.42^2 / 2) / 0.1607 = 12.7, and 6 pairs at 20 clients need log(480) = 6.2.
     """
     others = [0.0, 1.2, 20.0, 30.0]
     swapped = by_hand([1.2, 0.0, 20.0, 30.0], others, among=True)
@@ -108,8 +108,39 @@ def test_a_pair_that_is_hard_to_tell_by_hand() -> None:
     assert found.along == pytest.approx(2.86 / 0.3214**0.5, abs=0.01)
     assert found.along < SURE
     assert not renaming_of(swapped, tests=20_000).sure, "6 pairs at 20,000 clients need log(480,000) = 13.1"
-    assert not renaming_of(replace(swapped, among=False), tests=20).sure, "only its own group can tell"
     assert not renaming_of(by_hand([1.2, 0.9, 20.0, 30.0], others, among=True), tests=20).sure, "one stays"
+
+
+def test_a_client_that_left_its_group_has_swapped_names_if_all_else_agrees() -> None:
+    """The pair above: 12.7 are more than log(480) + 5 at 20 clients, and less than log(4,800) + 5 at 200."""
+    others = [0.0, 1.2, 20.0, 30.0]
+    left = by_hand([1.2, 0.0, 20.0, 30.0], others)
+    assert renaming_of(left, tests=20).sure
+    assert not renaming_of(left, tests=200).sure
+    assert not renaming_of(by_hand([1.2, 0.0, 21.5, 28.5], others), tests=20).sure, "others moved, too"
+    assert not renaming_of(by_hand([1.2, 0.0, 20.0], others[:3]), tests=20).sure, "one class is too few to agree"
+
+
+def _of_two(first: int, second: int, place: float = 20.0) -> Pairing:
+    """Return a client among three others with so many examples that it calls 0 and 1, which the others call 1 and 0."""
+    whole = by_hand([place, 0.0, 40.0, 60.0], [0.0, 20.0, 40.0, 60.0], among=True)
+    counts = torch.tensor([first, second, 10, 10])
+    noise = torch.where(counts > 0, 1 / counts.double(), torch.inf)
+    own = replace(whole.own, counts=counts, variances=noise)
+    return replace(whole, own=own, other=replace(whole.other, cells=3 * torch.ones(4).double()))
+
+
+def test_two_examples_tell_a_swap_and_one_may_be_odd() -> None:
+    """Classes are 20 apart, and examples scatter by 1."""
+    for counts, classes in (((2, 0), ((0, 1),)), ((1, 1), ((0, 1), (1, 0))), ((1, 2), ((0, 1), (1, 0)))):
+        found = renaming_of(_of_two(*counts), tests=20)
+        assert (found.sure, found.classes) == (True, classes)
+        assert not renaming_of(_of_two(*counts), tests=20, rare=True).sure, "a rare client needs several of both"
+    assert not renaming_of(_of_two(1, 0), tests=20).sure, "one example"
+    assert not renaming_of(_of_two(2, 0, 12.0), tests=20).sure, "0.6 of the way, and no other class speaks"
+    two = _of_two(2, 0)
+    fewer = replace(two, other=replace(two.other, cells=2 * torch.ones(4).double()))
+    assert not renaming_of(fewer, tests=20).sure, "a third client must know the name that it lacks"
 
 
 def test_a_class_may_be_called_by_a_name_that_the_client_lacks() -> None:

@@ -22,22 +22,32 @@ from summaries import federation, gaussian
 
 ROWS = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 5.0]])
 LABELS = torch.tensor([0, 0, 1, 1])
+SIX = torch.cat([ROWS, torch.tensor([[1.0, 0.0], [0.0, 3.0]])])
+"""With the middle of each class, so that both directions are known."""
+SIX_LABELS = torch.tensor([0, 0, 1, 1, 0, 1])
 
 
 def test_the_whitening_is_the_pooled_covariance_with_a_ridge() -> None:
-    """Scatter diag(2, 8) by 4 examples less 2 cells: W = diag(1, 4), ridge 0.1 x 2.5.
+    """Scatter diag(2, 8) by 6 examples less 2 cells: W = diag(0.5, 2), ridge 0.1 x 1.25.
 
-    So the directions are y by sqrt 4.25 and x by sqrt 1.25, and the variances 4 / 4.25 and 1 / 1.25 are left. The class
-    means are (1, 0) and (0, 3), the centre (0.5, 1.5), and their one difference is a direction of length 1.
+    So the directions are y by sqrt 2.125 and x by sqrt 0.625, and the variances 2 / 2.125 and 0.5 / 0.625 are left. The
+    class means are (1, 0) and (0, 3), the centre (0.5, 1.5), and their one difference is a direction of length 1.
     """
+    found = fit_whitening(client_sums(SIX, SIX_LABELS, 2))
+    assert found is not None
+    torch.testing.assert_close(found.basis, torch.tensor([[0.0, 0.625**-0.5], [2.125**-0.5, 0.0]]).double())
+    torch.testing.assert_close(found.spread, torch.tensor([2 / 2.125, 0.8]).double())
+    torch.testing.assert_close(found.centre, torch.tensor([0.5, 1.5]).double())
+    difference = torch.tensor([3 / 2.125**0.5, -1 / 0.625**0.5]).double()
+    torch.testing.assert_close(found.span[:, 0], difference / difference.norm())
+    assert found.inflation == pytest.approx(1 / (1 - (2 / 2.125 + 0.8) / 6))
+
+
+def test_a_direction_needs_two_examples() -> None:
+    """Of 4 examples less 2 cells one direction is known, the widest: y."""
     found = fit_whitening(client_sums(ROWS, LABELS, 2))
     assert found is not None
-    torch.testing.assert_close(found.basis, torch.tensor([[0.0, 1.25**-0.5], [4.25**-0.5, 0.0]]).double())
-    torch.testing.assert_close(found.spread, torch.tensor([4 / 4.25, 0.8]).double())
-    torch.testing.assert_close(found.centre, torch.tensor([0.5, 1.5]).double())
-    difference = torch.tensor([3 / 4.25**0.5, -1 / 1.25**0.5]).double()
-    torch.testing.assert_close(found.span[:, 0], difference / difference.norm())
-    assert found.inflation == pytest.approx(1 / (1 - (4 / 4.25 + 0.8) / 4))
+    torch.testing.assert_close(found.basis, torch.tensor([[0.0], [4.25**-0.5]]).double())
 
 
 def test_sums_of_clients_add_up_to_the_sums_of_all() -> None:
@@ -47,15 +57,15 @@ def test_sums_of_clients_add_up_to_the_sums_of_all() -> None:
 
 
 def test_a_client_sends_means_and_scatter_of_its_classes() -> None:
-    """Class 1 has y = 1 and 5, whitened (-0.5, 3.5) / sqrt 4.25: scatter 8 / 4.25, halves 16 / 4.25 apart."""
-    whitening = fit_whitening(client_sums(ROWS, LABELS, 2))
+    """Class 1 has y = 1 and 5, whitened (-0.5, 3.5) / sqrt 2.125: scatter 8 / 2.125, halves 16 / 2.125 apart."""
+    whitening = fit_whitening(client_sums(SIX, SIX_LABELS, 2))
     assert whitening is not None
     cells = client_cells(whitening, ROWS[2:], LABELS[2:], 3)
     assert cells["counts"].tolist() == [0, 2, 0]
-    torch.testing.assert_close(cells["means"][1], torch.tensor([1.5 / 4.25**0.5, -0.5 / 1.25**0.5]))
-    assert cells["scatter"].tolist() == pytest.approx([0, 8 / 4.25, 0])
-    assert cells["halves"].tolist() == pytest.approx([0, 16 / 4.25, 0])
-    inside = 4 / 4.25 * float(whitening.span[0, 0]) ** 2
+    torch.testing.assert_close(cells["means"][1], torch.tensor([1.5 / 2.125**0.5, -0.5 / 0.625**0.5]))
+    assert cells["scatter"].tolist() == pytest.approx([0, 8 / 2.125, 0])
+    assert cells["halves"].tolist() == pytest.approx([0, 16 / 2.125, 0])
+    inside = 4 / 2.125 * float(whitening.span[0, 0]) ** 2
     assert cells["inside"].tolist() == pytest.approx([0, 2 * inside, 0])
     assert cells["inside_squares"].tolist() == pytest.approx([0, 2 * inside**2, 0])
     assert cells["squares"].tolist() == [0, 0, 0]

@@ -8,7 +8,8 @@ Two steps, as over a network:
 W is the pooled within-class covariance: the sum of the clients' scatter matrices by the number of examples less the
 number of cells. Its eigenvectors u and eigenvalues l give the whitened coordinates u'(x - centre) / sqrt(l + ridge),
 with a ridge of 0.1 of the mean eigenvalue. The leading ``WIDTH`` are kept: verdicts are as good as with all 512 of the
-built-in encoder, and a client sends a quarter of the numbers.
+built-in encoder, and a client sends a quarter of the numbers. At most half as many are kept as there are examples
+less cells: the variance of more is not known, and means would seem far apart in them by chance.
 
 Without labels all examples of a client are one cell.
 """
@@ -105,10 +106,10 @@ def fit_whitening(total: Sums) -> Whitening | None:
     freedom = int(total.counts.sum()) - total.cells
     values, vectors = torch.linalg.eigh(total.scatter / max(freedom, 1))
     values, vectors = values.flip(0).clamp(min=0), vectors.flip(1)
-    rank = int((values > 1e-9 * values[0]).sum())
+    rank = min(int((values > 1e-9 * values[0]).sum()), freedom)
     if freedom < 1 or rank == 0:
         return None
-    width = min(rank, WIDTH)
+    width = min(rank, WIDTH, most_directions(freedom))
     # The mean over directions that vary at all: entries that are always zero must not change anything.
     scale = values[:width] + RIDGE * values[:rank].mean()
     basis = _signed(vectors[:, :width]) / scale.sqrt()
@@ -122,6 +123,11 @@ def fit_whitening(total: Sums) -> Whitening | None:
         span=_span(means),
         examples=total.counts.sum(),
     )
+
+
+def most_directions(freedom: int) -> int:
+    """Return how many directions so many examples less cells say something about."""
+    return max(freedom // 2, 1)
 
 
 def _signed(vectors: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedatlas.atlas.doctor.labels import NOISY, LabelFindings, find_wrong_labels
 from fedatlas.atlas.doctor.suspect import Suspect
 from fedatlas.atlas.floor import LEAST
-from fedatlas.atlas.summary import Summary
+from fedatlas.atlas.summary import WIDTH, Summary, most_directions
 from fedatlas.atlas.verdict import Finding, Verdict, judge
 
 LARGE = 3
@@ -51,7 +51,7 @@ def examine(summary: Summary | None, names: Sequence[str], classes: Sequence[str
         groups=tuple(groups.tolist()),
         suspects=tuple(labels.suspects[i] for i in sorted(labels.suspects)),
         different=(*(labels.untold[i] for i in sorted(labels.untold)), *lone),
-        remarks=(*labels.remarks, *_remarks(verdict, lone, lacking=bool((summary.counts < LEAST).any()))),
+        remarks=(*labels.remarks, *_remarks(verdict, lone, summary)),
     )
 
 
@@ -104,12 +104,21 @@ def _lone(names: Sequence[str], groups: Tensor, labels: LabelFindings) -> tuple[
     )
 
 
-def _remarks(verdict: Verdict, lone: Sequence[Suspect], *, lacking: bool) -> tuple[str, ...]:
+def _remarks(verdict: Verdict, lone: Sequence[Suspect], summary: Summary) -> tuple[str, ...]:
     said = []
     if verdict.inputs.found:
         said.append("Whether a client with other inputs names classes otherwise.")
+    elif _few_directions(summary):
+        said.append("Some differences of inputs: there are too few examples.")
     if lone:
         said.append("Noisy labels at a client that is unlike all others.")
-    if lacking:
+    if bool((summary.counts < LEAST).any()):
         said.append("Swapped names of classes that a client lacks.")
     return tuple(said)
+
+
+def _few_directions(summary: Summary) -> bool:
+    """Return whether examples were too few to compare them in as many directions as they have."""
+    freedom = int(summary.counts.sum() - (summary.counts > 0).sum())
+    seen, kept = summary.whitening.basis.shape
+    return kept < min(seen, WIDTH) and kept >= most_directions(freedom)

@@ -16,11 +16,15 @@ their names unless z is above 12. The names must pass in a ring among the client
 that the client lacks, a natural difference looks the same: then there may be one such class only, at least three others
 must judge, the client may not be rare, and the matching must take away 0.6 of D. Otherwise it cannot be told.
 
-The other asks for one pair of names only, against a client's own group, and so finds what is harder to see. Both
-classes must have gone more than half the way. Chance alone brings a ratio of x for one of so many pairs at most once in
-x times as many. If the client lacks one of the two names, one class alone speaks, which natural differences of a class
-do too: it takes 150 times the ratio, three examples, 0.8 of the way and three others in the group. Of a rare client
-both must speak, with 150 times the ratio.
+The other asks for one pair of names only, and so finds what is harder to see. The client must have two examples of the
+two classes, as one may be odd. Each class that it has of them must have gone more than half the way. Their ratios add
+up; chance alone brings a ratio of x for one of so many pairs at most once in x times as many. If the client has one
+example of one of the two names, or lacks it, the other class speaks alone, which natural differences of a class do too:
+it takes 150 times the ratio, and for a name that it lacks 0.8 of the way and three others in the reference. Of a rare
+client both must speak, with 150 times the ratio. With the two names exchanged the client must be one of its reference:
+by them less than 4 standard deviations of noise are left. Against another group than its own it takes 150 times the
+ratio, two classes more that both have, and less than 1.64 standard deviations. If both speak and z is above 12, less
+than 8 may be left.
 """
 
 from __future__ import annotations
@@ -36,6 +40,8 @@ from fedatlas.atlas.floor import LEAST
 
 SURE, WAY, HALF = 6.0, 0.8, 0.5
 MOSTLY, SURELY, UNEXPLAINED, KEPT = 0.6, 0.8, 4.0, 3
+AGREES = 1.64
+"""Standard deviations of noise that are left once in twenty by chance."""
 ALARMS = 0.25
 """The chance, by a bound that real chance stays far below, that any client is accused of one wrong pair."""
 ALONE = 5.0
@@ -43,7 +49,7 @@ ALONE = 5.0
 ENOUGH_OTHERS = 3
 """Clients of a reference that can judge names which the client lacks."""
 FEWEST = 2
-"""Examples of each of two classes that have each other's names; and classes that keep theirs."""
+"""Examples of two classes that have each other's names, as one may be odd; and classes that keep theirs."""
 
 
 class Renaming(NamedTuple):
@@ -102,14 +108,29 @@ def renaming_of(pairing: Pairing, tests: int, *, rare: bool = False) -> Renaming
     lacking = {m for _, m in moved} - {k for k, _ in moved}
     if sure and (not lacking or (len(lacking) == 1 and judged and found.explained >= MOSTLY)):
         return found._replace(sure=True)
-    least = (ALONE if rare else 0.0, ALONE if judged else math.inf)
-    if pairing.among and (pair := _likeliest(pairing, table, tests, least)):
+    margins = _Margins(
+        both=ALONE if rare or not pairing.among else 0.0,
+        single=math.inf if rare else ALONE,
+        alone=ALONE if judged else math.inf,
+    )
+    if pair := _likeliest(pairing, table, tests, margins):
         names = torch.arange(len(pairing.own.counts))
         names[[k for k, _ in pair]] = torch.tensor([m for _, m in pair])
         exchanged = _renaming(pairing, table, pair, pairing.excess(pairing.other.means[names]))
-        if exchanged.residual < UNEXPLAINED:
+        if _fits(pairing, exchanged):
             return exchanged._replace(sure=True, alone=True)
     return found._replace(untold=sure)
+
+
+def _fits(pairing: Pairing, exchanged: Renaming) -> bool:
+    """Return whether the client is one of its reference if two classes have each other's names."""
+    named = {k for pair in exchanged.classes for k in pair}
+    kept = sum(k not in named for k in pairing.shared.tolist())
+    if len(exchanged.classes) > 1 and exchanged.along > 2 * SURE:
+        limit = 2 * UNEXPLAINED
+    else:
+        limit = UNEXPLAINED if pairing.among else AGREES
+    return exchanged.residual < limit and (pairing.among or kept >= FEWEST)
 
 
 def _explains(pairing: Pairing, found: Renaming) -> bool:
@@ -152,25 +173,30 @@ def _gone(pairing: Pairing) -> _Gone:
     return _Gone(*(torch.zeros(2 * (len(own.counts),)).double().index_put(where, table) for table in tables))
 
 
-def _likeliest(
-    pairing: Pairing, table: _Gone, tests: int, more: tuple[float, float] = (0.0, ALONE)
-) -> list[tuple[int, int]]:
-    """Return the pair of names that is likeliest swapped, if it surely is; [] otherwise.
+class _Margins(NamedTuple):
+    """By how much the logarithm of a ratio must be larger."""
 
-    ``more``: by how much the logarithm of the ratio must be larger if both classes speak, and if one does.
-    """
+    both: float
+    """If the client has several examples of both classes."""
+    single: float
+    """If it has one of one of them."""
+    alone: float
+    """If it has none of one of them."""
+
+
+def _likeliest(pairing: Pairing, table: _Gone, tests: int, margins: _Margins) -> list[tuple[int, int]]:
+    """Return the pair of names that is likeliest swapped, if it surely is; [] otherwise."""
     counts, known = pairing.own.counts, pairing.other.counts >= LEAST
-    ways = table.gone / table.whole.clamp(min=1e-12)
-    enough = (counts >= FEWEST) & known
-    both = (enough[:, None] & enough & (ways > HALF) & (ways.T > HALF)).triu(1)
-    alone = ((counts >= LEAST) & known)[:, None] & ((counts == 0) & known) & (ways > WAY)
-    pairs = int((enough[:, None] & enough).triu(1).sum()) + int(((counts >= LEAST) & known).sum()) * int(
-        ((counts == 0) & known).sum()
-    )
-    least = math.log(max(pairs, 1) * tests / ALARMS)
-    mutual = _Gone(*(own + own.T for own in table)).ratios()
-    ratios = torch.where(both, mutual - more[0], torch.where(alone, table.ratios() - more[1], -torch.inf))
-    k, m = divmod(int(ratios.argmax()), len(counts))
-    if float(ratios[k, m]) <= least:
+    ways, ratios = table.gone / table.whole.clamp(min=1e-12), table.ratios()
+    here, lacking = (counts > 0) & known, (counts == 0) & known
+    several = (counts[:, None] + counts >= FEWEST) & here[:, None]
+    looked = (several & here).triu(1), several & lacking
+    pairs = max(sum(int(some.sum()) for some in looked), 1)
+    both, alone = looked[0] & (ways > HALF) & (ways.T > HALF), looked[1] & (ways > WAY)
+    fewer = torch.minimum(counts[:, None], counts)
+    mutual = ratios + ratios.T - torch.where(fewer >= FEWEST, margins.both, margins.single)
+    scores = torch.where(both, mutual, torch.where(alone, ratios - margins.alone, -torch.inf))
+    k, m = divmod(int(scores.argmax()), len(counts))
+    if float(scores[k, m]) <= math.log(pairs * tests / ALARMS):
         return []
     return [(k, m), (m, k)] if bool(both[k, m]) else [(k, m)]
