@@ -15,11 +15,11 @@ its labels and, as far as clients' shares are alike, from all clients'.
 
 A client is accused if (z_s + z_d) / sd, about sqrt(3), is an alarm, z_s > 1.64, z_d > 0, e is at least 0.04, and the
 noise explains what is seen: after the fit z < 4, or half of the deviation is gone; against another group than its own
-half must be gone, and z < 8. The alarm must be a rarer one if e < 0.08, if the reference has fewer than six clients or
-if fewer than five classes are compared. Of a client that is rare in its federation, or that only another group can
-judge, z_s and z_d must each be an alarm that is 400 times rarer; otherwise whether its labels are noisy cannot be told.
-A reference that knows few of its classes well cannot judge. A permutation of the names that explains clearly more
-acquits it of noise.
+half must be gone, and z < 8. The alarm must be a rarer one if e is 0.08 or less, if the reference has fewer than six
+clients or if fewer than five classes are compared. Of a client that is rare in its federation, or that only another
+group can judge, z_s and z_d must each be an alarm that is 400 times rarer; otherwise whether its labels are noisy
+cannot be told. A reference that knows few of its classes well cannot judge. A permutation of the names that explains
+clearly more acquits it of noise.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def find_noisy(
             continue
         fit = fit_noise(pairing)
         known_well = len(pairing.seen) >= FEW_COMPARED and int(pairing.other.cells.max()) >= FEW_OTHERS
-        surely = (fit.share >= LIGHT and known_well) or evidence.score > threshold(tests, alarms / SURER)
+        surely = (fit.share > LIGHT and known_well) or evidence.score > threshold(tests, alarms / SURER)
         # A negative share is that of a client without any deviation to explain.
         named = renamed > max(fit.explained, 0.0) + BETTER
         if fit.share < LEAST_NOISE or not surely or not _explains(fit, pairing.among) or named:
