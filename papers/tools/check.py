@@ -26,7 +26,7 @@ from PIL import Image
 from fedatlas.atlas.doctor.columns import DISTINCT, describe_columns, find_faults
 from fedatlas.atlas.doctor.examination import Examination, examine
 from fedatlas.atlas.doctor.inverted import find_inverted
-from fedatlas.atlas.floor import LEAST
+from fedatlas.atlas.doctor.swapped import FEWEST
 from fedatlas.atlas.summary import Summary, summarise
 from fedatlas.data import NaturalId, federate, load_dataset
 from fedatlas.data.federation import Client, Federation
@@ -51,7 +51,7 @@ class Tally:
     named: int = 0
     """Of those found: with the right kind and, of swaps, with classes that were swapped only."""
     telling: int = 0
-    """Of those with swapped names: with three examples of both classes at least, as fewer cannot tell."""
+    """Of those with swapped names: with two examples of the two classes at least, as fewer cannot tell."""
     told: int = 0
     """Of these, found."""
     federations: int = 0
@@ -64,7 +64,7 @@ class Tally:
     def line(self, name: str) -> str:
         """Return one row of the table."""
         found = f"{self.found} of {self.wrong} ({100 * self.found / self.wrong:.0f} %)" if self.wrong else "–"
-        found += f"; {self.told} of {self.telling} with both classes" if self.telling else ""
+        found += f"; {self.told} of {self.telling} with two examples" if self.telling else ""
         return (
             f"| {name} | {found} | {self.named if self.wrong else '–'} | {self.accused} of {self.federations} "
             f"| {self.decoys_accused} of {self.decoys} |"
@@ -159,7 +159,7 @@ def measure(
         if renamed is not None:
             moved = [k for k, name in enumerate(renamed) if k != name]
             counts = torch.bincount(federation.data.labels[federation.clients[0].train], minlength=len(renamed))
-            telling = bool((counts[moved] >= LEAST).all())
+            telling = int(counts[moved].sum()) >= FEWEST
             tally.telling += telling
             tally.told += telling and 0 in accused
         tally.federations += 1
