@@ -268,6 +268,19 @@ def test_one_client_with_swapped_names_is_named_with_the_classes(seed: int) -> N
     assert not found.inputs.found
 
 
+def test_two_examples_with_another_name_are_named() -> None:
+    """The client has no 'b', but two examples of it that it calls 'a'."""
+    whole, embeddings = gaussian(["plain"] * 12, examples=120)
+    rows, labels = ([table[client.train] for client in whole] for table in (embeddings.examples, whole.data.labels))
+    chosen = torch.cat([(labels[0] == 1).nonzero().flatten()[:2], (labels[0] > 1).nonzero().flatten()])
+    spoilt, encoded = federation(
+        [rows[0][chosen], *rows[1:]], [torch.where(labels[0] == 1, 0, labels[0])[chosen], *labels[1:]]
+    )
+    found = examine(summarise(spoilt, encoded.examples), [client.name for client in spoilt], spoilt.data.classes)
+    assert _named(found) == {"client-0": "labels-swapped"}
+    assert found.suspects[0].reason == "its labels look swapped: its 'a' is the others' 'b', far beyond chance"
+
+
 def test_a_wrong_label_is_not_another_input() -> None:
     """A client of 60 % noise has a group of its own at first; without it, inputs are alike."""
     found = _examined(["plain"] * 10, {3: 0.6})

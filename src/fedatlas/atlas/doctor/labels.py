@@ -110,10 +110,13 @@ def _swapped(name: str, renaming: Renaming, classes: Sequence[str]) -> Suspect:
     moved = [(classes[k], classes[m]) for k, m in renaming.classes]
     said = ", ".join(f"its {k!r} is the others' {m!r}" for k, m in moved[:6]) + (", ..." if len(moved) > 6 else "")
     own = ", ".join(repr(k) for k, _ in moved[:6])
+    # Of rare classes that have each other's names most of a difference may be in others.
+    sure = beyond_chance(renaming.along)
+    why = f", {sure}" if renaming.alone else f"; this explains {100 * renaming.explained:.0f} % of its difference"
     return Suspect(
         name,
         SWAPPED,
-        f"its labels look swapped: {said}; this explains {100 * renaming.explained:.0f} % of its difference",
+        f"its labels look swapped: {said}{why}",
         f"examples of the classes {own} at {name}",
         f"your labels disagree with the others' on the classes {own}",
         figure=f"z = {renaming.along:.0f}",
