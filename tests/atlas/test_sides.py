@@ -2,7 +2,7 @@ import torch
 
 from fedatlas.atlas.floor import noise_floor
 from fedatlas.atlas.merge import Cells, cells_of
-from fedatlas.atlas.sides import split_sides, with_sides
+from fedatlas.atlas.sides import along_leading, split_sides, with_sides
 from fedatlas.atlas.summary import summarise
 from fedatlas.seeds import generator
 from summaries import gaussian
@@ -25,6 +25,14 @@ def test_sides_that_no_two_clients_show_are_found_by_all() -> None:
     ways = torch.where(truth == 0, 5.0, -5.0)
     found = split_sides(_cells(ways), torch.zeros(40, dtype=torch.int64))
     assert float((found == truth).double().mean()) >= 0.95
+
+
+def test_few_clients_of_many_directions_have_the_same_sides() -> None:
+    """Three clients in four directions, or with three more of zeros only."""
+    rows = torch.tensor([[2.0, 1.0, 0.0, 0.0], [-2.0, 0.0, 1.0, 0.0], [3.0, 0.0, 0.0, 1.0]]).double()
+    found, more = along_leading(rows), along_leading(torch.cat([rows, torch.zeros(3, 4).double()]))
+    assert torch.equal((found * found[0]).sign(), torch.tensor([1.0, -1.0, 1.0]).double())
+    assert torch.equal((found * found[0]).sign(), (more * more[0]).sign()[:3])
 
 
 def test_clients_that_agree_have_one_side() -> None:

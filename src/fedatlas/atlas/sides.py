@@ -83,8 +83,7 @@ def _sides(cells: Cells, k: int, m: int) -> tuple[float, Tensor]:
     ways = cells.means[k] - cells.means[m]
     noise, deviation = (own[k] + own[m] for own in (1 / cells.precisions, cells.anisotropy.sqrt() / cells.precisions))
     scaled = ways / deviation.sqrt()[:, None]
-    leading = torch.linalg.eigh(scaled.T @ scaled).eigenvectors[:, -1]
-    sides = torch.where(scaled @ leading >= 0, 1.0, -1.0).double()
+    sides = torch.where(along_leading(scaled) >= 0, 1.0, -1.0).double()
     # Of two sides of one size the first client's is the larger.
     sides = sides if float(sides.sum() + 0.5 * sides[0]) >= 0 else -sides
     smaller = sides < 0
@@ -95,3 +94,11 @@ def _sides(cells: Cells, k: int, m: int) -> tuple[float, Tensor]:
     one, other = (((ways / noise[:, None])[side].sum(0) / (1 / noise)[side].sum()) for side in (~smaller, smaller))
     reverse = -float(one @ other) / max(float(one @ one), 1e-300)
     return (float(t[smaller].mean()), smaller) if reverse >= REVERSED else (0.0, smaller)
+
+
+def along_leading(rows: Tensor) -> Tensor:
+    """Return where rows, (n, d), lie along the leading direction of the sum of their outer products, by some factor."""
+    # The smaller of the two matrices gives the same answer.
+    few = len(rows) < rows.shape[1]
+    leading: Tensor = torch.linalg.eigh(rows @ rows.T if few else rows.T @ rows).eigenvectors[:, -1]
+    return leading if few else rows @ leading
