@@ -184,6 +184,20 @@ def test_noise_at_a_rare_client_takes_two_signs_that_are_far_rarer() -> None:
     assert find_noisy([(both, 0.0)], tests=1, rare={0}).noisy[0].share == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize(("share", "inside", "noisy"), [(0.08, 16.0, False), (0.08, 20.0, True), (0.1, 16.0, True)])
+def test_light_noise_takes_a_rarer_alarm(share: float, inside: float, noisy: bool) -> None:
+    """Five classes at 0 to 16, of which each moves so far to the mean of the others, against six clients.
+
+    The score is 3.4, 4.4 and 3.8; an alarm for one of 20 clients is 3.1, and one that is 20 times rarer 3.9.
+    """
+    places = [0.0, 4.0, 8.0, 12.0, 16.0]
+    moved = [place + share * ((40 - place) / 4 - place) for place in places]
+    pairing = by_hand(moved, places, inside=inside, among=True)
+    known = replace(pairing, other=replace(pairing.other, cells=6 * torch.ones(5).double()))
+    assert fit_noise(known).share == pytest.approx(share)
+    assert bool(find_noisy([(known, 0.0)], tests=20).noisy) == noisy
+
+
 def test_a_client_without_a_deviation_to_explain_is_not_acquitted() -> None:
     """Two examples that it calls the last lie at the first, and the others a little farther out than they should.
 
