@@ -234,7 +234,7 @@ def test_two_sides_of_one_size_disagree_and_none_is_named() -> None:
 
 
 def test_a_way_that_may_be_noise_is_not_called_inverted() -> None:
-    assert find_inverted(_two_classes(2.0, 2.0, 2.0, -0.1)) == Inversion({}, None)
+    assert find_inverted(_two_classes(2.0, 2.0, 2.0, -0.05)) == Inversion({}, None)
     assert find_inverted(_two_classes(2.0, -2.0)) == Inversion({}, None)
 
 

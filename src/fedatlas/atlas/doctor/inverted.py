@@ -23,7 +23,7 @@ from fedatlas.atlas.floor import LEAST, noise_floor
 from fedatlas.atlas.summary import Summary
 from fedatlas.seeds import repeatable
 
-ALARMS = 0.25
+ALARMS = 0.5
 """The chance of an alarm if clients' ways had nothing to do with each other. Right labels have z far above 0, and give
 alarms far less often."""
 FEWEST = 3
