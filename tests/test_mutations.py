@@ -167,8 +167,10 @@ def tried(count: int) -> settings:
 def test_a_damaged_config_is_read_or_refused(way: str, count: int, tmp_path: Path, tally: Tally) -> None:
     contents = damages(CONFIG) if way == "bytes" else odd_values()
     trials = Trials(tmp_path / "run.toml", read_config)
-    tally("a config is mutated", trials.outcomes)
-    tried(count)(given(contents)(trials.play))()
+    try:
+        tried(count)(given(contents)(trials.play))()
+    finally:
+        tally("a config is mutated", trials.outcomes)
     assert sum(trials.outcomes.values()) >= count
 
 
@@ -180,8 +182,10 @@ def test_a_damaged_file_is_read_or_refused(name: str, count: int, tmp_path: Path
     is_whole = read(_written(tmp_path / "whole" / name, whole))
     assert is_whole is not None
     trials = Trials(tmp_path / name, read)
-    tally("a data file is mutated", trials.outcomes)
-    tried(count)(given(damages(whole))(trials.play))()
+    try:
+        tried(count)(given(damages(whole))(trials.play))()
+    finally:
+        tally("a data file is mutated", trials.outcomes)
     assert sum(trials.outcomes.values()) >= count
 
 
