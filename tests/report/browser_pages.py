@@ -16,7 +16,7 @@ HOSTILE = (
     "'; touch owned; '",
     '"quoted" $(touch owned) `touch owned`',
     "back\\slash\\u0022",
-    "\u202eright to left",
+    "שם <b>מימין</b> לשמאל",
     "{{data}} ${1} {{script}}",
     "long " + "x" * 300,
     "=1+1",
