@@ -8,18 +8,30 @@ move towards the middle of its other classes, F_k:
     z_d = the excess scatter of its classes towards other classes / sd   from the others' fourth moments
 
 The variance along u_k is known on average over directions only, so it is corrected by what is seen over the clients,
-for each class; and both z, and their sum, are divided by what they usually are here. Wide scatter alone accuses nobody:
-clients of another kind have it too. e is the best fit to the means. A class of which the client has one example counts,
-too: under label skew most wrong labels go to classes that it hardly has. The true shares of its classes are taken from
-its labels and, as far as clients' shares are alike, from all clients'.
+for each class; and both z, and their score, are divided by what they usually are here. Wide scatter alone accuses no
+client: those of another kind have it too. A class of which the client has one example counts, too: under label skew
+most wrong labels go to classes that it hardly has. The true shares of its classes are taken from its labels and, as far
+as clients' shares are alike, from all clients'.
 
-A client is accused if (z_s + z_d) / sd, about sqrt(3), is an alarm, z_s > 1.64, z_d > 0, e is at least 0.04, and the
-noise explains what is seen: after the fit z < 4, or half of the deviation is gone; against another group than its own
-half must be gone, and z < 8. The alarm must be a rarer one if e is 0.08 or less, if the reference has fewer than six
-clients or if fewer than five classes are compared. Of a client that is rare in its federation, or that only another
-group can judge, z_s and z_d must each be an alarm that is 400 times rarer; otherwise whether its labels are noisy
-cannot be told. A reference that knows few of its classes well cannot judge. A permutation of the names that explains
-clearly more acquits it of noise.
+With a and b, what a noise of 0.1 would make of z_s and z_d, each of the two counts by how much it would say:
+
+    score = (a z_s + b z_d) / sd                  sd^2 = a^2 + a b + b^2: the two are taken to be correlated by 0.5
+    both  = 0.1 (a z_s + b z_d) / (a^2 + b^2)     the noise that the two say
+    e     = the noise that fits the means best
+
+A client is accused if its score is an alarm, z_s > 1.64, z_d > -1, e is at least 0.04, and the noise explains what is
+seen: after the fit z < 4, or half of the deviation is gone; against another group than its own 0.4 must be gone, and
+z < 8. The alarm must be rarer than usual
+- 20 times if the reference has fewer than six clients, or if fewer than eight classes or three quarters of them are
+  compared, but five at least: noise gives a client labels of most classes
+- 400 times if both is below 0.035: a few odd examples look like that
+- 2,000 times if z_d < 0, or if z > 2 is left after the fit and less than half of the deviation is gone: a client with
+  other inputs looks like that if too few examples tell it from its group.
+
+A client that is rare in its federation, or that only another group can judge, is called noisy if z_s and z_d are each
+an alarm that is 2,000 times rarer; one that is not rare also if with this noise it would be one of that group: z < 4,
+and 0.6 of the deviation is gone. Otherwise whether its labels are noisy cannot be told. A reference that knows few of
+its classes well cannot judge. A permutation of the names that explains clearly more acquits it of noise.
 """
 
 from __future__ import annotations
@@ -32,27 +44,37 @@ from torch import Tensor
 
 from fedatlas.atlas.doctor.reference import Pairing
 from fedatlas.atlas.doctor.suspect import threshold
+from fedatlas.atlas.floor import LEAST
 
 TYPICAL = 0.1
 """The noise whose direction is looked for."""
-SHRUNK = 1.64
-LEAST_NOISE, LIGHT, FEW_OTHERS, FEW_COMPARED, SURER = 0.04, 0.08, 6, 5, 20
-"""Light noise is what the tail of clean clients looks like, and few clients or classes say little about what is usual,
-so it takes an alarm so many times rarer."""
+SHRUNK, TIDY, LEAST_NOISE = 1.64, -1.0, 0.04
+"""z_s that noise gives at least; z_d of a client whose classes overlap less than others', which speaks against noise;
+and the noise that is looked for."""
+FEW_OTHERS, SURER = 6, 20
+"""Few clients or classes say little about what is usual, so it takes an alarm so many times rarer."""
+LEAST_COMPARED, MANY_COMPARED, COMPARED = 5, 8, 0.75
+"""Classes that are not few: so many, or this share of the reference's, but at least five."""
+LIGHT, FAR_SURER = 0.035, 400
+"""Light noise is what the tail of clean clients looks like, so it takes an alarm so many times rarer."""
+RARER = 2000
+"""By how much rarer alarms must be to call a rare client's labels noisy, or one's whose inputs may differ."""
 KNOWN, FEW_CLASSES = 15, 4
 """Examples of a class with which a reference knows it, and classes that it must know; of fewer classes, all."""
-UNEXPLAINED, EXPLAINED, BETTER = 4.0, 0.5, 0.3
+UNEXPLAINED, EXPLAINED, AWAY, MOSTLY, BETTER = 4.0, 0.5, 0.4, 0.6, 0.3
 GRID = [i / 50 for i in range(36)]
 PRIOR, WIDER, FAR = 6, 1.5, 4.0
 """So many clients are taken to have so much more variance than expected before any is seen; one farther out than two
 standard deviations counts as that, as its labels may be noisy."""
-SUM = 3**0.5
-"""The standard deviation that z_s + z_d is taken to have: the two are not independent. If they were, sqrt(2)."""
+CORRELATED = 0.5
+"""The correlation that z_s and z_d are taken to have."""
+LEAST_SIZE = (2 / 3) ** 0.5
+"""The standard deviation of the score if the two are independent and say as much."""
 CHANCE = {0.5: 0.6745, 0.8: 1.2816}
 """Quantiles of |z| of a standard normal."""
-ALARMS, CAUTION = 0.02, 0.5
-"""The chance of an alarm is less than in other tests, as tails are longer than a normal's even so; and the chance at
-which a client may be noisy, so that others are better not compared with it."""
+ALARMS, CAUTION = 0.1, 0.5
+"""The chance of an alarm by the score alone, of which what else is asked for leaves little; and the chance at which a
+client may be noisy, so that others are better not compared with it."""
 
 
 class Evidence(NamedTuple):
@@ -63,7 +85,9 @@ class Evidence(NamedTuple):
     scatter: float
     """z_d."""
     score: float
-    """Their sum, by its standard deviation."""
+    """Both, by their standard deviation."""
+    share: float
+    """The noise that the two say."""
 
 
 class Fit(NamedTuple):
@@ -148,27 +172,42 @@ def find_noisy(
     """
     found = Noise({}, {})
     for (pairing, renamed), evidence in zip(judged, evidence_of([own for own, _ in judged], known), strict=True):
-        alarm = evidence.score > threshold(tests, alarms) and evidence.shrinking > SHRUNK and evidence.scatter > 0
-        if not alarm or not is_judged(pairing):
+        if not _is_alarm(pairing, evidence, tests, alarms) or not is_judged(pairing):
             continue
         fit = fit_noise(pairing)
-        known_well = len(pairing.seen) >= FEW_COMPARED and int(pairing.other.cells.max()) >= FEW_OTHERS
-        surely = (fit.share > LIGHT and known_well) or evidence.score > threshold(tests, alarms / SURER)
+        if _may_differ(evidence, fit) and evidence.score <= threshold(tests, alarms / RARER):
+            continue
         # A negative share is that of a client without any deviation to explain.
         named = renamed > max(fit.explained, 0.0) + BETTER
-        if fit.share < LEAST_NOISE or not surely or not _explains(fit, pairing.among) or named:
+        if fit.share < LEAST_NOISE or not _explains(fit, pairing.among) or named:
             continue
-        plain = pairing.among and pairing.client not in rare
-        both = min(evidence.shrinking, evidence.scatter) > threshold(tests, alarms / SURER**2)
+        belongs = pairing.among or (fit.residual < UNEXPLAINED and fit.explained >= MOSTLY)
+        plain = belongs and pairing.client not in rare
+        both = min(evidence.shrinking, evidence.scatter) > threshold(tests, alarms / RARER)
         (found.noisy if plain or both else found.untold)[pairing.client] = fit
     return found
+
+
+def _is_alarm(pairing: Pairing, evidence: Evidence, tests: int, alarms: float) -> bool:
+    """Return whether the evidence is rare enough without noise, by how well the client is known."""
+    known = int((pairing.other.counts >= LEAST).sum())
+    enough = max(LEAST_COMPARED, min(MANY_COMPARED, COMPARED * known))
+    known_well = len(pairing.seen) >= enough and int(pairing.other.cells.max()) >= FEW_OTHERS
+    surer = max(1 if known_well else SURER, FAR_SURER if evidence.share < LIGHT else 1)
+    limit = threshold(tests, alarms / surer)
+    return evidence.score > limit and evidence.shrinking > SHRUNK and evidence.scatter > TIDY
+
+
+def _may_differ(evidence: Evidence, fit: Fit) -> bool:
+    """Return whether other inputs may explain as much as noise does."""
+    return evidence.scatter < 0 or (fit.residual > UNEXPLAINED / 2 and fit.explained < EXPLAINED)
 
 
 def _explains(fit: Fit, among: bool) -> bool:
     """Return whether noise explains what is seen; against another group, other inputs look like noise, too."""
     if among:
         return fit.residual < UNEXPLAINED or fit.explained >= EXPLAINED
-    return fit.residual < 2 * UNEXPLAINED and fit.explained >= EXPLAINED
+    return fit.residual < 2 * UNEXPLAINED and fit.explained >= AWAY
 
 
 def is_judged(pairing: Pairing) -> bool:
@@ -185,13 +224,23 @@ def evidence_of(pairings: Sequence[Pairing], known: Collection[int] = ()) -> lis
     models = [_model(pairing, TYPICAL) for pairing in pairings]
     parts = [_shrinking(pairing, model) for pairing, model in zip(pairings, models, strict=True)]
     usual = torch.tensor([pairing.among and pairing.client not in known for pairing in pairings])
-    values, variances = torch.stack([value for value, _ in parts]), torch.stack([variance for _, variance in parts])
+    values, expected, variances = (torch.stack(own) for own in zip(*parts, strict=True))
     by_class = _wider(values[usual], variances[usual])
-    shrinking = [_ratio((v / by_class).sum(), (w / by_class).sum()) for v, w in zip(values, variances, strict=True)]
-    scatter = [_scatter(pairing, model) for pairing, model in zip(pairings, models, strict=True)]
-    z_s, z_d = (_scaled(torch.tensor(z), usual, 1.0) for z in (shrinking, scatter))
-    score = _scaled((z_s + z_d) / SUM, usual, 2**0.5 / SUM)
-    return [Evidence(*map(float, row)) for row in zip(z_s, z_d, score, strict=True)]
+    deviations = (variances / by_class).sum(1).sqrt()
+    shrinking = torch.stack([_by(table, by_class, deviations) for table in (values, expected)])
+    scatter = torch.tensor([_scatter(pairing, model) for pairing, model in zip(pairings, models, strict=True)]).T
+    # (2, clients) each: z, and what it would be at a noise of 0.1.
+    (z_s, a), (z_d, b) = (both / _usual_size(both[0], usual, 1.0) for both in (shrinking, scatter))
+    both = a * z_s + b * z_d
+    score = both / (a.square() + 2 * CORRELATED * a * b + b.square()).sqrt().clamp(min=1e-12)
+    score = score / _usual_size(score, usual, LEAST_SIZE)
+    share = TYPICAL * both / (a.square() + b.square()).clamp(min=1e-12)
+    return [Evidence(*map(float, row)) for row in zip(z_s, z_d, score, share, strict=True)]
+
+
+def _by(table: Tensor, by_class: Tensor, deviations: Tensor) -> Tensor:
+    """Return the sum of each client's parts, (clients, classes), by its standard deviation; 0 if nothing is seen."""
+    return torch.where(deviations > 0, (table / by_class).sum(1) / deviations.clamp(min=1e-300), 0.0)
 
 
 def _wider(values: Tensor, variances: Tensor) -> Tensor:
@@ -201,8 +250,8 @@ def _wider(values: Tensor, variances: Tensor) -> Tensor:
     return (PRIOR * WIDER + seen.sum(0)) / (PRIOR + here.sum(0))
 
 
-def _scaled(z: Tensor, usual: Tensor, least: float) -> Tensor:
-    """Return z by the standard deviation that quantiles of the usual |z| say, at least ``least``.
+def _usual_size(z: Tensor, usual: Tensor, least: float) -> float:
+    """Return the standard deviation that quantiles of the usual |z| say, at least ``least``.
 
     The median, and one farther out, as tails may be long.
     """
@@ -211,7 +260,7 @@ def _scaled(z: Tensor, usual: Tensor, least: float) -> Tensor:
         float(torch.cat([sizes, torch.full((PRIOR,), chance)]).quantile(share)) / chance
         for share, chance in CHANCE.items()
     ]
-    return z / max(*found, least)
+    return max(*found, least)
 
 
 def fit_noise(pairing: Pairing) -> Fit:
@@ -230,8 +279,8 @@ def _left(pairing: Pairing, noise: float, classes: Tensor) -> Tensor:
     return pairing.excess(pairing.other.means + model.share[:, None] * model.towards, 1 - model.share, classes)
 
 
-def _shrinking(pairing: Pairing, model: _Model) -> tuple[Tensor, Tensor]:
-    """Return the part of each class in the numerator of z_s, and its variance, (classes,); 0 if it is not seen."""
+def _shrinking(pairing: Pairing, model: _Model) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the part of each class in the numerator of z_s, what the model expects, and its variance, (classes,)."""
     k, own, other = pairing.seen, pairing.own, pairing.other
     counts = own.counts[k].double()
     along = model.share[k, None] * model.towards[k]
@@ -243,19 +292,18 @@ def _shrinking(pairing: Pairing, model: _Model) -> tuple[Tensor, Tensor]:
     blurred = own.variances[k] * (other.variances[k] + model.noise[k])
     blurred = blurred + other.variances[k] * (2 * other.variances[k] + model.noise[k])
     variance = variance + model.share[k].square() * kappa * blurred
-    zeros = torch.zeros(len(own.counts)).double()
-    return zeros.index_add(0, k, counts * (product - drift)), zeros.index_add(0, k, counts.square() * variance)
+    rows = (counts * (product - drift), counts * along.square().sum(1), counts.square() * variance)
+    found = torch.zeros(3, len(own.counts)).double().index_add(1, k, torch.stack(rows))
+    return found[0], found[1], found[2]
 
 
-def _scatter(pairing: Pairing, model: _Model) -> float:
+def _scatter(pairing: Pairing, model: _Model) -> tuple[float, float]:
+    """Return z_d, and what the model expects it to be."""
     k, own, other = pairing.shared, pairing.own, pairing.other
     counts, many = own.counts[k].double(), other.counts[k].double()
     excess = own.inside[k] - (counts - own.cells[k]) * pairing.usual[k]
     variance = (counts * pairing.unevenness[k] * pairing.usual[k].square() * (1 + counts / many)).clamp(min=1e-12)
     # Weighed by what noise would add, over its variance.
-    weights = counts * model.share[k] * model.width[k] / variance
-    return _ratio((weights * excess).sum(), (weights.square() * variance).sum())
-
-
-def _ratio(value: Tensor, variance: Tensor) -> float:
-    return float(value / variance.sqrt()) if float(variance) > 0 else 0.0
+    added = counts * model.share[k] * model.width[k]
+    deviation = float((added.square() / variance).sum().sqrt())
+    return (float((added / variance * excess).sum()) / deviation, deviation) if deviation > 0 else (0.0, 0.0)

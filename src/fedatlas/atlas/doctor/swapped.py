@@ -13,18 +13,20 @@ lacks. Names are swapped if z is above 6, the way is at least 0.8, and the match
 than 4 standard deviations of noise are left; or it takes away more than 0.8 of D, and three classes keep their names.
 Against another group than its own, which may have other inputs, it must take away 0.6 of D, and two classes must keep
 their names unless z is above 12. The names must pass in a ring among the client's classes. If one is passed to a class
-that the client lacks, a natural difference looks the same: then there may be one such class only, at least three others
-must judge, the client may not be rare, and the matching must take away 0.6 of D. Otherwise it cannot be told.
+that the client lacks, a natural difference looks the same: then no other name may have moved, at least three others
+must judge, the client may not be rare, z must be above 9, and the matching must take away 0.6 of D; against another
+group z must be above 12, or 0.8 be taken away. Otherwise it cannot be told.
 
 The other asks for one pair of names only, and so finds what is harder to see. The client must have two examples of the
 two classes, as one may be odd. Each class that it has of them must have gone more than half the way. Their ratios add
 up; chance alone brings a ratio of x for one of so many pairs at most once in x times as many. If the client has one
 example of one of the two names, or lacks it, the other class speaks alone, which natural differences of a class do too:
-it takes 150 times the ratio, and for a name that it lacks 0.8 of the way and three others in the reference. Of a rare
-client both must speak, with 150 times the ratio. With the two names exchanged the client must be one of its reference:
-by them less than 4 standard deviations of noise are left. Against another group than its own it takes 150 times the
-ratio, two classes more that both have, and less than 1.64 standard deviations. If both speak and z is above 12, less
-than 8 may be left.
+it takes 600 times the ratio, and for a name that it lacks 0.8 of the way and three others in the reference. Of a rare
+client both must speak, with 600 times the ratio. With the two names exchanged the client must be one of its reference:
+by them less than 4 standard deviations of noise are left; if both speak and z is above 12, less than 8; if it lacks a
+name and z is not above 9, less than 2. Of other inputs, too, a class may be like another class: against another group
+than its own it takes 600 times the ratio, two classes more that both have, less than 1.64 standard deviations and 0.8
+of D that the two names take away; or less than 8 and 0.5, if both speak and z is above 12.
 """
 
 from __future__ import annotations
@@ -42,10 +44,12 @@ SURE, WAY, HALF = 6.0, 0.8, 0.5
 MOSTLY, SURELY, UNEXPLAINED, KEPT = 0.6, 0.8, 4.0, 3
 AGREES = 1.64
 """Standard deviations of noise that are left once in twenty by chance."""
-ALARMS = 0.25
-"""The chance, by a bound that real chance stays far below, that any client is accused of one wrong pair."""
-ALONE = 5.0
+ALARMS = 1.0
+"""The clients of a federation that are accused of one wrong pair, by a bound that chance stays far below."""
+ALONE = 6.4
 """By how much the logarithm of the ratio must be larger if one class alone speaks."""
+SURER = 9.0
+"""z of a matching with a name that the client lacks."""
 ENOUGH_OTHERS = 3
 """Clients of a reference that can judge names which the client lacks."""
 FEWEST = 2
@@ -106,7 +110,7 @@ def renaming_of(pairing: Pairing, tests: int, *, rare: bool = False) -> Renaming
     sure = bool(moved) and found.along > SURE and found.way >= WAY and _explains(pairing, found)
     judged = int(pairing.other.cells.max()) >= ENOUGH_OTHERS and not rare
     lacking = {m for _, m in moved} - {k for k, _ in moved}
-    if sure and (not lacking or (len(lacking) == 1 and judged and found.explained >= MOSTLY)):
+    if sure and (not lacking or (judged and _tells_one_name(pairing, found))):
         return found._replace(sure=True)
     margins = _Margins(
         both=ALONE if rare or not pairing.among else 0.0,
@@ -122,15 +126,26 @@ def renaming_of(pairing: Pairing, tests: int, *, rare: bool = False) -> Renaming
     return found._replace(untold=sure)
 
 
+def _tells_one_name(pairing: Pairing, found: Renaming) -> bool:
+    """Return whether one class alone has another name, which the client lacks, and no natural difference says so."""
+    surely = pairing.among or found.along > 2 * SURE or found.explained >= SURELY
+    return len(found.classes) == 1 and found.along > SURER and found.explained >= MOSTLY and surely
+
+
 def _fits(pairing: Pairing, exchanged: Renaming) -> bool:
     """Return whether the client is one of its reference if two classes have each other's names."""
+    if len(exchanged.classes) > 1 and exchanged.along > 2 * SURE:
+        limit, least = 2 * UNEXPLAINED, HALF
+    elif not pairing.among:
+        limit, least = AGREES, SURELY
+    else:
+        speaks_alone = len(exchanged.classes) == 1 and exchanged.along <= SURER
+        limit, least = UNEXPLAINED / 2 if speaks_alone else UNEXPLAINED, 0.0
+    if exchanged.residual >= limit:
+        return False
     named = {k for pair in exchanged.classes for k in pair}
     kept = sum(k not in named for k in pairing.shared.tolist())
-    if len(exchanged.classes) > 1 and exchanged.along > 2 * SURE:
-        limit = 2 * UNEXPLAINED
-    else:
-        limit = UNEXPLAINED if pairing.among else AGREES
-    return exchanged.residual < limit and (pairing.among or kept >= FEWEST)
+    return pairing.among or (kept >= FEWEST and exchanged.explained >= least)
 
 
 def _explains(pairing: Pairing, found: Renaming) -> bool:
