@@ -7,6 +7,7 @@ from statistics import fmean
 import pytest
 
 from fedatlas import check, federate, from_table
+from fedatlas.atlas.doctor.cells import with_cells
 from fedatlas.atlas.doctor.suspect import Suspect
 from fedatlas.data import NaturalId
 from fedatlas.data.loading.load import EMBEDDED
@@ -58,6 +59,23 @@ def test_inverted_labels_show_in_averages_of_the_file(table: Path, suspects: tup
     assert own.cells.how.startswith(
         f"average {column} by label. va: 'ill' {means[1]}, 'healthy' {means[0]}. The others"
     )
+
+
+def test_a_column_that_is_wrong_anywhere_is_not_averaged(tmp_path: Path) -> None:
+    """At c labels are exchanged; both columns show it, and at b 99 stands for missing in one of them."""
+    rows = [
+        (who, "yx"[(k + (who == "c")) % 2], 10 * (k % 2) + k / 20, 5 * (k % 2) + k / 20)
+        for who in "abc"
+        for k in range(20)
+    ]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(["client,label,one,two", *(",".join(map(str, row)) for row in rows)]))
+    federation = federate(from_table(path), NaturalId(min_samples=1))
+    inverted = Suspect("c", "labels-inverted", "", "", "")
+    for wrong, shown in (((), ["one", "two"]), ((Suspect("b", "missing-coded", "", "", "", "one"),), ["two"])):
+        own = with_cells([inverted, *wrong], federation)[0]
+        assert own.cells is not None
+        assert sorted(row[0] for row in own.cells.rows) == shown
 
 
 def test_a_number_for_missing_shows_in_a_count_of_rows(suspects: tuple[Suspect, ...]) -> None:

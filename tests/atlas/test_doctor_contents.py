@@ -7,7 +7,7 @@ import torch
 from fedatlas.atlas.doctor.columns import Code, describe_columns, find_faults, is_constant, other_scale
 from fedatlas.atlas.doctor.contents import copy_suspects, picture_suspects
 from fedatlas.atlas.doctor.duplicates import Copies, content_keys, describe_copies, find_copies
-from fedatlas.atlas.doctor.figures import ClientFigures, describe_clients, own_examples, training_keys
+from fedatlas.atlas.doctor.figures import ClientFigures, describe_clients, own_examples, own_keys
 from fedatlas.atlas.doctor.pictures import PictureFigures, broken, describe_pictures
 from fedatlas.atlas.doctor.sizes import lacking_classes, small_clients
 from fedatlas.atlas.doctor.suspect import Suspect
@@ -144,7 +144,7 @@ def test_a_client_with_more_truncated_images_than_the_others_is_named() -> None:
 
 def _suspects(federation: Federation) -> list[Suspect]:
     names, figures = [client.name for client in federation], describe_clients(federation)
-    copies = find_copies([own.copies for own in figures], training_keys(federation))
+    copies = find_copies([own.copies for own in figures], own_keys(federation))
     return [*picture_suspects(names, [own.images for own in figures]), *copy_suspects(names, copies)]
 
 
@@ -156,6 +156,7 @@ def test_broken_images_and_copies_of_a_federation_are_named() -> None:
     inputs = whole.data.inputs.clone()
     inputs[whole.clients[1].train[:4]] = 0
     inputs[whole.clients[2].train[:5]] = inputs[whole.clients[0].train[:5]]
+    inputs[whole.clients[2].test[0]] = inputs[whole.clients[0].test[5]]
     inputs[whole.clients[0].test[:3]] = inputs[whole.clients[0].train[10:13]]
     spoilt = replace(whole, data=replace(whole.data, inputs=inputs))
     blank, *copied = _suspects(spoilt)
@@ -163,8 +164,10 @@ def test_broken_images_and_copies_of_a_federation_are_named() -> None:
     assert blank.reason.startswith("4 of 40 images")
     copies = {(own.client, own.kind): own.reason for own in copied}
     first = whole.clients[0].name
+    last = whole.clients[2].name
     assert copies == {
-        (first, "same-examples"): f"5 of its examples are at {whole.clients[2].name} too",
+        (first, "same-examples"): f"6 of its examples are at {last} too",
+        (last, "same-examples"): f"6 of its examples are at {first} too",
         (first, "test-in-training"): "3 of its test examples are in its training examples too",
     }
 

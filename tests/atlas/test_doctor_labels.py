@@ -132,7 +132,7 @@ def test_what_cannot_be_told_apart_is_said() -> None:
     found = _examined(["plain"] * 10 + ["few"] * 3 + ["shifted"])
     assert found.remarks == (
         "Whether a client with other inputs names classes otherwise.",
-        "Noisy labels at a client that is unlike all others.",
+        "Noisy labels at client-13: no other client is alike.",
         "Swapped names of classes that a client lacks.",
     )
     assert _examined(["plain"] * 10).remarks == ()

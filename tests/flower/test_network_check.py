@@ -103,7 +103,8 @@ def test_copies_are_looked_for_only_among_nodes_with_a_key(tmp_path: Path) -> No
     found = check_clients(config, grid_of(tmp_path, config, nodes), tmp_path / "run")
     assert findings(found) == findings(check(federation))
     assert [(own.client, own.kind, own.reason) for own in found.suspects] == [
-        ("c0", "same-examples", "10 of its examples are at c1 too")
+        ("c0", "same-examples", "10 of its examples are at c1 too"),
+        ("c1", "same-examples", "10 of its examples are at c0 too"),
     ]
     assert "c1" not in found.card("c0")
     (tmp_path / "c1.key").write_text("another key, also long enough")

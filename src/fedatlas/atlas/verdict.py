@@ -299,9 +299,7 @@ def _inputs(pairs: Sequence[_Pair], pooled: Cells, distance: float, labelled: bo
 
 
 def _between_groups(one: int, other: int, times: float) -> str:
-    if times > 1:
-        return f"One class differs more between groups {one} and {other} ({times:.1f} times) than two classes do."
-    return f"One class differs between groups {one} and {other}, {times:.1f} times as much as two classes do."
+    return f"The same class differs between groups {one} and {other}, {times:.1f} times as much as two classes do."
 
 
 def _label_shares(summary: Summary) -> Finding:

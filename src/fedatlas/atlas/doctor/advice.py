@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedatlas.atlas.doctor.contents import COLUMN_KINDS
+from fedatlas.atlas.doctor.contents import COLUMN_KINDS, COPIES
 from fedatlas.atlas.doctor.suspect import Suspect
 from fedatlas.atlas.verdict import Finding
 
@@ -86,21 +86,22 @@ class Commands(NamedTuple):
         train = 'fedatlas.train(federation, "fedavg")'
         return cls("fedatlas.check(federation)", train, group, compare, python=True)
 
-    def without_columns(self, columns: Sequence[str]) -> str:
-        """Return the command that trains without some columns."""
+    def without(self, columns: Sequence[str], names: Sequence[str], everyone: Sequence[str]) -> list[str]:
+        """Return the commands that train without some columns and some clients; none if a list would be too long."""
+        columns = columns if len(columns) <= MOST_LEFT_OUT else ()
+        names = names if len(names) <= MOST_LEFT_OUT and len(names) < len(everyone) - 1 else ()
         if self.python:
-            return f"# read the table with drop={json.dumps(columns)}, then federate and train again"
+            read = f"# read the table with drop={json.dumps(columns)}, then federate and train again"
+            train = f'fedatlas.train(federation.hold_out({json.dumps(names)}), "fedavg")'
+            return [*([read] if columns else []), *([train] if names else [])]
         # A setting that is given twice counts as it was given last.
-        return f"{self.train} {_settings(f'data.drop={_texts(self.dropped, columns)}')}"
-
-    def without_clients(self, names: Sequence[str], everyone: Sequence[str]) -> str | None:
-        """Return the command that trains without some clients; None if the list would be too long."""
-        if self.python:
-            return f'fedatlas.train(federation.hold_out({json.dumps(names)}), "fedavg")'
-        if not self.network:
-            return f"{self.train} {_settings(f'data.held_out={_texts(self.held_out, names)}')}"
+        left_out = [f"data.drop={_texts(self.dropped, columns)}"] if columns else []
+        if names and not self.network:
+            left_out.append(f"data.held_out={_texts(self.held_out, names)}")
         kept = [name for name in everyone if name not in names]
-        return f"{self.train} {_settings(f'flower.clients={_texts(kept)}')}" if len(kept) <= MOST_LEFT_OUT else None
+        if names and self.network and len(kept) <= MOST_LEFT_OUT:
+            left_out.append(f"flower.clients={_texts(kept)}")
+        return [f"{self.train} {_settings(*left_out)}"] if left_out else []
 
 
 def advise(
@@ -115,20 +116,16 @@ def advise(
 ) -> tuple[Advice, ...]:
     """Return commands, the most urgent first.
 
-    Suspects are to be repaired. Until then wrong columns, or clients that are wrong otherwise, are left out. Groups
-    train a model each where inputs or labelling differ. Other label shares need one model, by a method that allows for
-    them.
+    Suspects are to be repaired. Until then wrong columns, or clients that are wrong otherwise, are left out; but no
+    client for copies, as a few rows are the whole fault, and whose they are is not known. Groups train a model each
+    where inputs or labelling differ. Other label shares need one model, by a method that allows for them.
     """
     found = []
     if suspects:
         found.append(Advice(commands.check, "check once more, after the repair"))
     columns = sorted({own.column for own in suspects if own.kind in COLUMN_KINDS and own.column is not None})
-    names = list(dict.fromkeys(own.client for own in suspects if own.kind not in COLUMN_KINDS))
-    if 0 < len(columns) <= MOST_LEFT_OUT:
-        found.append(Advice(commands.without_columns(columns), "until repaired"))
-    if 0 < len(names) <= MOST_LEFT_OUT and len(names) < len(clients) - 1:
-        command = commands.without_clients(names, clients)
-        found += [] if command is None else [Advice(command, "until repaired")]
+    names = list(dict.fromkeys(own.client for own in suspects if own.kind not in (*COLUMN_KINDS, *COPIES)))
+    found += [Advice(command, "until repaired") for command in commands.without(columns, names, clients)]
     if inputs.found or labelling.found:
         found.append(Advice(commands.group, "a model for each group that gains"))
     if inputs.found:

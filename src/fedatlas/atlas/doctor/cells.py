@@ -34,7 +34,7 @@ def with_cells(suspects: Sequence[Suspect], federation: Federation) -> tuple[Sus
     found = []
     for own in suspects:
         if own.kind == INVERTED:
-            faulty = {one.column for one in suspects if one.client == own.client}
+            faulty = {one.column for one in suspects}
             usable = [j for j, column in enumerate(names) if column not in faulty]
             sides = [_Means(values[part][:, usable], labels[part]) for part in (rows[own.client], others)]
             cells = _contrary(own.client, [names[j] for j in usable], classes, *sides)

@@ -21,8 +21,8 @@ from fedatlas.atlas.doctor.cells import with_cells
 from fedatlas.atlas.doctor.contents import column_suspects, copy_suspects, picture_suspects, unmeasured
 from fedatlas.atlas.doctor.diagnosis import Diagnosis, Member
 from fedatlas.atlas.doctor.duplicates import find_copies
-from fedatlas.atlas.doctor.examination import examine
-from fedatlas.atlas.doctor.figures import MOST_COLUMNS, ClientFigures, column_names, describe_clients, training_keys
+from fedatlas.atlas.doctor.examination import UNLIKE, examine
+from fedatlas.atlas.doctor.figures import MOST_COLUMNS, ClientFigures, column_names, describe_clients, own_keys
 from fedatlas.atlas.doctor.sizes import USELESS, lacking_classes, small_clients
 from fedatlas.atlas.doctor.suspect import Suspect
 from fedatlas.atlas.encoders.projection import WIDTH, to_width
@@ -47,7 +47,7 @@ class Told:
     """None if no example says anything about noise."""
     figures: Sequence[ClientFigures]
     keys: Sequence[NDArray[np.int64]] = ()
-    """Of each client's training examples, the same for equal ones; without them clients' examples are not compared."""
+    """Of each client's examples, the same for equal ones; without them clients' examples are not compared."""
 
 
 def check(
@@ -86,7 +86,7 @@ def check(
         columns=column_names(federation.data),
         summary=summarise(federation, embeddings.cpu()),
         figures=describe_clients(federation),
-        keys=training_keys(federation),
+        keys=own_keys(federation),
     )
     found = diagnose(told, Commands.in_python() if given is None else _commands(given, federation), begun)
     return replace(found, suspects=with_cells(found.suspects, federation))
@@ -123,7 +123,7 @@ def diagnose(told: Told, commands: Commands, begun: float | None = None) -> Diag
     found = examine(told.summary, names, told.classes)
     # Labels first: wrong ones harm most, and columns can be many.
     suspects = (*found.suspects, *wrong, *_useless(names, counts))
-    mislabelled = {own.client for own in found.suspects}
+    mislabelled, accused = ({own.client for own in some} for some in (found.suspects, suspects))
     ways = {"inputs": found.inputs, "label_shares": found.label_shares, "labelling": found.labelling}
     different = [*found.different, *_rare(names, counts, told.classes), *rare]
     return Diagnosis(
@@ -136,7 +136,12 @@ def diagnose(told: Told, commands: Commands, begun: float | None = None) -> Diag
         **ways,
         groups=found.groups,
         suspects=suspects,
-        different=tuple(own for own in different if own.client not in mislabelled),
+        # What is wrong with its columns may be all that is special about a client.
+        different=tuple(
+            own
+            for own in different
+            if own.client not in mislabelled and not (own.kind == UNLIKE and own.client in accused)
+        ),
         remarks=(*found.remarks, *_remarks(told)),
         advice=advise(commands, suspects, names, images=told.images, **ways),
         seconds=time.perf_counter() - begun,

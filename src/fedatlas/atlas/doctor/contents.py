@@ -13,6 +13,7 @@ from fedatlas.atlas.doctor.pictures import PictureFigures, broken
 from fedatlas.atlas.doctor.suspect import Cells, Suspect
 
 COLUMN_KINDS = ("missing-coded", "other-scale", "constant")
+COPIED, TESTED = COPIES = ("same-examples", "test-in-training")
 
 
 def column_suspects(
@@ -87,13 +88,16 @@ def picture_suspects(names: Sequence[str], figures: Sequence[PictureFigures]) ->
 
 
 def copy_suspects(names: Sequence[str], copies: Sequence[Copies]) -> list[Suspect]:
-    """Return the clients that have the same examples as another, or in training and in test."""
-    return [_copies(names[own.first], names[own.second], own) for own in copies]
+    """Return the clients that have the same examples as another, both of them, or in training and in test."""
+    return [own for pair in copies for own in _copies(names[pair.first], names[pair.second], pair)]
 
 
-def _copies(name: str, other: str, copies: Copies) -> Suspect:
+def _copies(name: str, other: str, copies: Copies) -> list[Suspect]:
     if copies.first == copies.second:
         said = f"{copies.copies} of its test examples are in its training examples too"
-        return Suspect(name, "test-in-training", said, f"how {name} was split", f"{said}, so its scores are too good")
-    said = f"{copies.copies} of its examples are at {other} too"
-    return Suspect(name, "same-examples", said, f"where {name} and {other} have them from", "others have some of yours")
+        return [Suspect(name, TESTED, said, f"how {name} was split", f"{said}, so its scores are too good")]
+    look, card = f"where {name} and {other} have them from", "others have some of your examples"
+    return [
+        Suspect(one, COPIED, f"{copies.copies} of its examples are at {another} too", look, card)
+        for one, another in ((name, other), (other, name))
+    ]

@@ -148,7 +148,7 @@ def _clients(data: str, clients: Sequence[Member], num_classes: int) -> str:
     span = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
     names = _few([member.name for member in clients])
     count = f"{len(clients):,} client{'s' * (len(clients) != 1)}"
-    return f"{data}: {count} ({names}) of {span} examples, {num_classes} classes"
+    return f"{data}: {count} ({names}) of {span} training examples, {num_classes} classes"
 
 
 def _people(title: str, people: Sequence[Suspect], most: int) -> list[str]:
@@ -156,10 +156,12 @@ def _people(title: str, people: Sequence[Suspect], most: int) -> list[str]:
         return [f"{title}: none"]
     said = []
     for i, own in enumerate(people[:most]):
-        figure = f" ({own.figure})" if own.figure else ""
-        said.append(f"  {own.client}: {own.reason}{figure}")
-        # Of a wrong column the reason says as much.
-        said += [f"    to see it, {own.cells.how}"] if own.cells and own.cells.rows else []
+        said.append(f"  {own.client}: {own.reason}")
+        # Of most wrong columns the reason says as much.
+        if own.cells and own.cells.rows:
+            said.append(f"    to see it, {own.cells.how}")
+        elif own.cells and own.kind == "other-scale":
+            said.append(f"    {own.cells.how}")
         # Once for all of whom the same is to be looked at.
         last = i + 1 == min(len(people), most) or people[i + 1].look != own.look
         said += [f"    look at {own.look}"] if own.look and last else []

@@ -41,9 +41,9 @@ class Copies(NamedTuple):
     """Examples that two parts of the federation both have."""
 
     first: int
-    """A client, by position; its training examples."""
+    """A client, by position."""
     second: int
-    """Another, or the same: then its test examples have the copies."""
+    """Another, or the same: then its test examples are copies of its training examples."""
     copies: int
 
 
@@ -73,11 +73,11 @@ def describe_copies(train: NDArray[np.int64], test: NDArray[np.int64]) -> CopyFi
 
 
 def find_copies(figures: Sequence[CopyFigures], keys: Sequence[NDArray[np.int64]] = ()) -> list[Copies]:
-    """Return copies between clients' training examples, and between a client's training and its test.
+    """Return copies between clients, and between a client's training and its test.
 
     Args:
         figures: of each client.
-        keys: of each client's training examples; without them clients are not compared with each other.
+        keys: of each client's examples; without them clients are not compared with each other.
     """
     pairs = sum(math.comb(own.train, 2) for own in figures)
     chance = sum(own.repeats for own in figures) / pairs if pairs else 0.0
@@ -86,7 +86,7 @@ def find_copies(figures: Sequence[CopyFigures], keys: Sequence[NDArray[np.int64]
     found = [
         Copies(i, j, count)
         for (i, j), count in sorted(shared.items())
-        if _notable(count, figures[i].train, figures[j].train, chance, tests)
+        if _notable(count, len(keys[i]), len(keys[j]), chance, tests)
     ]
     for i, own in enumerate(figures):
         if _notable(own.tested, own.train, own.test, chance, tests):

@@ -16,8 +16,12 @@ from fedatlas.atlas.floor import LEAST
 from fedatlas.atlas.summary import WIDTH, Summary, most_directions
 from fedatlas.atlas.verdict import Finding, Verdict, judge
 
+UNLIKE = "unlike-others"
 LARGE = 3
 """Clients that some group must have before a client without a group is called unlike the others."""
+
+
+MOST_NAMED = 3
 
 
 class Examination(NamedTuple):
@@ -99,8 +103,7 @@ def _lone(names: Sequence[str], groups: Tensor, labels: LabelFindings) -> tuple[
     alone = [i for i in range(len(names)) if int(sizes[groups[i]]) == 1 and i not in labels.suspects]
     said = "its examples look unlike all other clients' of the same class"
     return tuple(
-        Suspect(names[i], "unlike-others", said, f"what is special about {names[i]}", said.replace("its", "your"))
-        for i in alone
+        Suspect(names[i], UNLIKE, said, f"what is special about {names[i]}", said.replace("its", "your")) for i in alone
     )
 
 
@@ -111,7 +114,8 @@ def _remarks(verdict: Verdict, lone: Sequence[Suspect], summary: Summary) -> tup
     elif _few_directions(summary):
         said.append("Some differences of inputs: there are too few examples.")
     if lone:
-        said.append("Noisy labels at a client that is unlike all others.")
+        who = ", ".join(own.client for own in lone[:MOST_NAMED]) + (" and others" if len(lone) > MOST_NAMED else "")
+        said.append(f"Noisy labels at {who}: no other client is alike.")
     if bool((summary.counts < LEAST).any()):
         said.append("Swapped names of classes that a client lacks.")
     return tuple(said)

@@ -169,10 +169,10 @@ def describe_clients(federation: Federation) -> list[ClientFigures]:
     return found
 
 
-def training_keys(federation: Federation) -> list[NDArray[np.int64]]:
-    """Return the keys of every client's training examples, the same for equal examples and only for those."""
+def own_keys(federation: Federation) -> list[NDArray[np.int64]]:
+    """Return the keys of every client's own examples, the same for equal examples and only for those."""
     keys, counted = example_keys(federation.data)
-    parts = (client.train.cpu().numpy() for client in federation)
+    parts = (own.numpy() for own in own_examples(federation))
     return [keys[own[counted[own]]] for own in parts]
 
 

@@ -175,12 +175,18 @@ const GOALS = [
 ];
 
 export function adviceWords({ command, why }) {
-  // What is left out until it is repaired is named in the command.
-  const [, key, list] = command.match(/data\.(drop|held_out)=\[([^\]]*)\]/) || [];
-  const names = list ? clip(list.replaceAll(",", ", ").replaceAll('"', ""), 60) : "";
-  if (why === "until repaired" && key === "drop") return `Until it is repaired, train without the column ${names}`;
-  if (why === "until repaired" && list)
-    return `Until that is repaired, train without ${names} (tested, but does not train)`;
+  // What is left out until it is repaired is named in the command; of a setting that is given twice the last counts.
+  const lists = Object.fromEntries(
+    [...command.matchAll(/data\.(drop|held_out)=\[([^\]]*)\]/g)].map(([, key, list]) => [
+      key,
+      clip(list.replaceAll(",", ", ").replaceAll('"', ""), 60),
+    ]),
+  );
+  const left = [
+    lists.drop && `the column ${lists.drop}`,
+    lists.held_out && `${lists.held_out} (tested, but does not train)`,
+  ].filter(Boolean);
+  if (why === "until repaired" && left.length) return `Until that is repaired, train without ${left.join(" and ")}`;
   return GOALS.find(([pattern]) => pattern.test(command))?.[1] ?? capital(why);
 }
 
