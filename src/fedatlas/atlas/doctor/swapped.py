@@ -13,20 +13,23 @@ lacks. Names are swapped if z is above 6, the way is at least 0.8, and the match
 than 4 standard deviations of noise are left; or it takes away more than 0.8 of D, and three classes keep their names.
 Against another group than its own, which may have other inputs, it must take away 0.6 of D, and two classes must keep
 their names unless z is above 12. The names must pass in a ring among the client's classes. If one is passed to a class
-that the client lacks, a natural difference looks the same: then no other name may have moved, at least three others
+that the client lacks, a natural difference looks the same: then no other name may have moved, at least five others
 must judge, the client may not be rare, z must be above 9, and the matching must take away 0.6 of D; against another
 group z must be above 12, or 0.8 be taken away. Otherwise it cannot be told.
 
 The other asks for one pair of names only, and so finds what is harder to see. The client must have two examples of the
-two classes, as one may be odd. Each class that it has of them must have gone more than half the way. Their ratios add
-up; chance alone brings a ratio of x for one of so many pairs at most once in x times as many. If the client has one
-example of one of the two names, or lacks it, the other class speaks alone, which natural differences of a class do too:
-it takes 600 times the ratio, and for a name that it lacks 0.8 of the way and three others in the reference. Of a rare
-client both must speak, with 600 times the ratio. With the two names exchanged the client must be one of its reference:
-by them less than 4 standard deviations of noise are left; if both speak and z is above 12, less than 8; if it lacks a
-name and z is not above 9, less than 2. Of other inputs, too, a class may be like another class: against another group
-than its own it takes 600 times the ratio, two classes more that both have, less than 1.64 standard deviations and 0.8
-of D that the two names take away; or less than 8 and 0.5, if both speak and z is above 12.
+two classes, as one may be odd. Each class that it has of them must have gone half the way, or 0.3 of it if it has two
+examples of each. Their ratios add up; chance alone brings a ratio of x for one of so many pairs at most once in x times
+as many. Natural differences of one class look like a swap, too, so it takes 600 times the ratio if one class speaks
+almost alone: if the client lacks the other or has one example of it, or if that went less than half the way. For a name
+that it lacks the class must have gone 0.8 of the way, and five others must judge. Of a rare client both must speak,
+with 600 times the ratio.
+
+z must be above 3. With the two names exchanged the client must be one of its reference: by them less than 4 standard
+deviations of noise are left; if both speak and z is above 12, less than 8; if it lacks a name and z is not above 9,
+less than 2. Of other inputs, too, a class may be like another class: against another group than its own it takes 600
+times the ratio, two classes more that both have, less than 1.64 standard deviations, and 0.8 of D that the two names
+take away; or, if both speak and z is above 9, less than 4 (above 12: 8) and 0.5.
 """
 
 from __future__ import annotations
@@ -38,19 +41,20 @@ import torch
 from torch import Tensor
 
 from fedatlas.atlas.doctor.reference import Pairing
+from fedatlas.atlas.doctor.suspect import BEYOND
 from fedatlas.atlas.floor import LEAST
 
-SURE, WAY, HALF = 6.0, 0.8, 0.5
+SURE, WAY, HALF, SOME = 6.0, 0.8, 0.5, 0.3
 MOSTLY, SURELY, UNEXPLAINED, KEPT = 0.6, 0.8, 4.0, 3
 AGREES = 1.64
 """Standard deviations of noise that are left once in twenty by chance."""
-ALARMS = 1.0
+ALARMS = 2.0
 """The clients of a federation that are accused of one wrong pair, by a bound that chance stays far below."""
 ALONE = 6.4
 """By how much the logarithm of the ratio must be larger if one class alone speaks."""
 SURER = 9.0
 """z of a matching with a name that the client lacks."""
-ENOUGH_OTHERS = 3
+ENOUGH_OTHERS = 5
 """Clients of a reference that can judge names which the client lacks."""
 FEWEST = 2
 """Examples of two classes that have each other's names, as one may be odd; and classes that keep theirs."""
@@ -134,14 +138,14 @@ def _tells_one_name(pairing: Pairing, found: Renaming) -> bool:
 
 def _fits(pairing: Pairing, exchanged: Renaming) -> bool:
     """Return whether the client is one of its reference if two classes have each other's names."""
-    if len(exchanged.classes) > 1 and exchanged.along > 2 * SURE:
-        limit, least = 2 * UNEXPLAINED, HALF
+    if len(exchanged.classes) > 1 and exchanged.along > SURER:
+        limit, least = 2 * UNEXPLAINED if exchanged.along > 2 * SURE else UNEXPLAINED, HALF
     elif not pairing.among:
         limit, least = AGREES, SURELY
     else:
         speaks_alone = len(exchanged.classes) == 1 and exchanged.along <= SURER
         limit, least = UNEXPLAINED / 2 if speaks_alone else UNEXPLAINED, 0.0
-    if exchanged.residual >= limit:
+    if exchanged.residual >= limit or exchanged.along <= BEYOND:
         return False
     named = {k for pair in exchanged.classes for k in pair}
     kept = sum(k not in named for k in pairing.shared.tolist())
@@ -192,9 +196,9 @@ class _Margins(NamedTuple):
     """By how much the logarithm of a ratio must be larger."""
 
     both: float
-    """If the client has several examples of both classes."""
+    """If both classes speak: the client has several examples of each, and both went more than half the way."""
     single: float
-    """If it has one of one of them."""
+    """If one of them hardly speaks."""
     alone: float
     """If it has none of one of them."""
 
@@ -204,12 +208,13 @@ def _likeliest(pairing: Pairing, table: _Gone, tests: int, margins: _Margins) ->
     counts, known = pairing.own.counts, pairing.other.counts >= LEAST
     ways, ratios = table.gone / table.whole.clamp(min=1e-12), table.ratios()
     here, lacking = (counts > 0) & known, (counts == 0) & known
-    several = (counts[:, None] + counts >= FEWEST) & here[:, None]
-    looked = (several & here).triu(1), several & lacking
+    enough = (counts[:, None] + counts >= FEWEST) & here[:, None]
+    looked = (enough & here).triu(1), enough & lacking
     pairs = max(sum(int(some.sum()) for some in looked), 1)
-    both, alone = looked[0] & (ways > HALF) & (ways.T > HALF), looked[1] & (ways > WAY)
-    fewer = torch.minimum(counts[:, None], counts)
-    mutual = ratios + ratios.T - torch.where(fewer >= FEWEST, margins.both, margins.single)
+    several, less = torch.minimum(counts[:, None], counts) >= FEWEST, torch.minimum(ways, ways.T)
+    both, alone = looked[0] & (less > torch.where(several, SOME, HALF)), looked[1] & (ways > WAY)
+    speak = several & (less > HALF)
+    mutual = ratios + ratios.T - torch.where(speak, margins.both, margins.single)
     scores = torch.where(both, mutual, torch.where(alone, ratios - margins.alone, -torch.inf))
     k, m = divmod(int(scores.argmax()), len(counts))
     if float(scores[k, m]) <= math.log(pairs * tests / ALARMS):
