@@ -107,7 +107,7 @@ def test_a_class_with_two_examples_may_hardly_speak(way: float, tests: int, sure
     """Ten examples went all the way of 2.5 to another class, whose two examples went a part of it.
 
     The ratios are 2.5^2 / 2 / 0.11 = 28 and 2.5^2 (way - 0.5) / 0.51 = -1.2 or 6.1. A billion clients and six pairs
-    need log(3 billion) = 21.8, and 6.4 more where one class hardly speaks.
+    need log(6 billion) = 22.5, and 6.4 more where one class hardly speaks.
     """
     whole = by_hand([2.5, 2.5 * (1 - way), 40.0, 60.0], [0.0, 2.5, 40.0, 60.0], among=True)
     counts = torch.tensor([10, 2, 10, 10])

@@ -29,8 +29,9 @@ from fedatlas.atlas.sides import with_sides
 from fedatlas.atlas.summary import Summary
 from fedatlas.seeds import repeatable
 
-APART = 3.0
-"""The least z between two groups whose difference is looked into."""
+APART, ALONE, MANY = 3.0, 6.0, 10
+"""The least z between two groups whose difference is looked into; and of a group that is one client of at least ten, as
+chance puts one of many so far."""
 EXPLAINED = 0.6
 """The least rho of a matching of classes that is called a labelling."""
 CLEARLY, ALIKE = 0.7, 0.4
@@ -142,7 +143,7 @@ def judge(
         floor = noise_floor(summary)
         pooled = cells_of(summary, floor).pool(groups, int(groups.max()) + 1)
         distance = class_distance(summary, floor)
-        pairs = _pairs(pooled, distance, summary.labelled)
+        pairs = _pairs(pooled, torch.bincount(groups), distance, summary.labelled)
         matchings = tuple(pair.matching for pair in pairs if pair.matching is not None)
         return Verdict(
             names=tuple(names),
@@ -184,8 +185,8 @@ class _Side(NamedTuple):
         return cls(pooled.means[shared, group], noise, pooled.anisotropy[shared, group].sqrt() * noise)
 
 
-def _pairs(pooled: Cells, distance: float, labelled: bool) -> list[_Pair]:
-    """Return every two groups that differ by z; of very many groups, of the largest."""
+def _pairs(pooled: Cells, sizes: Tensor, distance: float, labelled: bool) -> list[_Pair]:
+    """Return every two groups, of so many clients each, that differ by z; of very many groups, of the largest."""
     order = pooled.counts.sum(0).argsort(descending=True, stable=True)[:MOST_PAIRED].sort().values.tolist()
     enough = min(FEW_CLASSES, pooled.counts.shape[0])
     found = []
@@ -194,7 +195,8 @@ def _pairs(pooled: Cells, distance: float, labelled: bool) -> list[_Pair]:
         one, other = _Side.of(pooled, g, shared), _Side.of(pooled, h, shared)
         excess = (one.means - other.means).square().sum(1) - one.noise - other.noise
         z = _z(excess, one.deviation + other.deviation)
-        if z < APART:
+        lone = int(sizes.sum()) >= MANY and int(sizes[[g, h]].min()) == 1
+        if z < (ALONE if lone else APART):
             continue
         judged = labelled and len(shared) >= enough
         found.append(

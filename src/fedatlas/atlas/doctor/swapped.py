@@ -48,7 +48,7 @@ SURE, WAY, HALF, SOME = 6.0, 0.8, 0.5, 0.3
 MOSTLY, SURELY, UNEXPLAINED, KEPT = 0.6, 0.8, 4.0, 3
 AGREES = 1.64
 """Standard deviations of noise that are left once in twenty by chance."""
-ALARMS = 2.0
+ALARMS = 1.0
 """The clients of a federation that are accused of one wrong pair, by a bound that chance stays far below."""
 ALONE = 6.4
 """By how much the logarithm of the ratio must be larger if one class alone speaks."""
