@@ -7,9 +7,11 @@ import torch
 
 from fedatlas.atlas import Atlas, class_prototypes, feature_average, make_atlas, make_encoder
 from fedatlas.atlas.add_client import place_client
-from fedatlas.atlas.verdict import Verdict, best_matching
+from fedatlas.atlas.summary import summarise
+from fedatlas.atlas.verdict import Verdict, best_matching, judge
 from fedatlas.data import ByDomain, Federation, Iid, federate, load_dataset
-from summaries import CLASSES, gaussian
+from fedatlas.seeds import generator
+from summaries import CLASSES, federation, gaussian
 
 
 def found(verdict: Verdict) -> set[str]:
@@ -94,6 +96,19 @@ def test_classes_are_called_by_their_names_or_else_by_their_numbers() -> None:
         ({"classes": [[]] * CLASSES}, "0 in group 0"),
     ):
         assert replace(atlas, provenance=provenance).verdict().labelling.evidence.startswith(said)
+
+
+@pytest.mark.parametrize(("clients", "offset", "differ"), [(9, 0.2, True), (12, 0.2, False), (12, 0.3, True)])
+def test_one_client_of_many_must_be_far_from_all_others(clients: int, offset: float, differ: bool) -> None:
+    """The first is off by so much in each of twelve directions: z is about 4 and 7."""
+    rng, centres = generator(5, "odd"), 1.5 * torch.randn(CLASSES, 12, generator=generator(0, "centres"))
+    labels = [torch.arange(60) % CLASSES for _ in range(clients)]
+    rows = [centres[own] + torch.randn(60, 12, generator=rng) + offset * (i == 0) for i, own in enumerate(labels)]
+    whole, embeddings = federation(rows, labels)
+    summary = summarise(whole, embeddings.examples)
+    assert summary is not None
+    groups = torch.tensor([0] + [1] * (clients - 1))
+    assert judge(summary, [f"c{i}" for i in range(clients)], groups=groups).inputs.found == differ
 
 
 def test_one_client_is_one_group() -> None:
