@@ -231,6 +231,7 @@ def test_who_is_wrong_who_is_served_worst_and_what_helps_are_seen_at_once(browse
         assert "hungarian: accuracy" in worst
         assert "labels look inverted" in worst
         assert 'data.held_out=["hungarian"]' in command
+        assert "without the column chol, and without hungarian (tested, but does not train)" in command
         assert "Suspect: labels inverted" in page.inner_text("#card")
         assert "data.held_out" in page.inner_text("#card .remedy")
         page.click("#card summary >> text=Some of its rows")

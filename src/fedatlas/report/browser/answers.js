@@ -179,14 +179,14 @@ export function adviceWords({ command, why }) {
   const lists = Object.fromEntries(
     [...command.matchAll(/data\.(drop|held_out)=\[([^\]]*)\]/g)].map(([, key, list]) => [
       key,
-      clip(list.replaceAll(",", ", ").replaceAll('"', ""), 60),
+      clip(list.replaceAll(/,\s*/g, ", ").replaceAll('"', ""), 60),
     ]),
   );
   const left = [
-    lists.drop && `the column ${lists.drop}`,
-    lists.held_out && `${lists.held_out} (tested, but does not train)`,
+    lists.drop && `without the column${lists.drop.includes(",") ? "s" : ""} ${lists.drop}`,
+    lists.held_out && `without ${lists.held_out} (tested, but does not train)`,
   ].filter(Boolean);
-  if (why === "until repaired" && left.length) return `Until that is repaired, train without ${left.join(" and ")}`;
+  if (why === "until repaired" && left.length) return `Until that is repaired, train ${left.join(", and ")}`;
   return GOALS.find(([pattern]) => pattern.test(command))?.[1] ?? capital(why);
 }
 
