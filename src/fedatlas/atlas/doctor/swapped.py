@@ -25,11 +25,13 @@ almost alone: if the client lacks the other or has one example of it, or if that
 that it lacks the class must have gone 0.8 of the way, and five others must judge. Of a rare client both must speak,
 with 600 times the ratio.
 
-z must be above 3. With the two names exchanged the client must be one of its reference: by them less than 4 standard
-deviations of noise are left; if both speak and z is above 12, less than 8; if it lacks a name and z is not above 9,
-less than 2. Of other inputs, too, a class may be like another class: against another group than its own it takes 600
-times the ratio, two classes more that both have, less than 1.64 standard deviations, and 0.8 of D that the two names
-take away; or, if both speak and z is above 9, less than 4 (above 12: 8) and 0.5.
+The two together must have gone 0.7 of the way, and z must be above 3, of a rare client above 9. With the two names
+exchanged the client must be one of its reference: by them less than 4 standard deviations of noise are left; if both
+speak and z is above 12, less than 8; if it lacks a name and z is not above 9, less than 2. Fewer than five others may
+be a mixture: then it takes 0.8 of the way, and less than 4 are left. Of other inputs, too, a class may be like another
+class: against another group than its own it takes 600 times the ratio, two classes more that both have, less than 1.64
+standard deviations, and 0.8 of D that the two names take away; or, if both speak and z is above 9, less than 4 (above
+12: 8) and 0.5.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from fedatlas.atlas.doctor.reference import Pairing
 from fedatlas.atlas.doctor.suspect import BEYOND
 from fedatlas.atlas.floor import LEAST
 
-SURE, WAY, HALF, SOME = 6.0, 0.8, 0.5, 0.3
+SURE, WAY, MOST, HALF, SOME = 6.0, 0.8, 0.7, 0.5, 0.3
 MOSTLY, SURELY, UNEXPLAINED, KEPT = 0.6, 0.8, 4.0, 3
 AGREES = 1.64
 """Standard deviations of noise that are left once in twenty by chance."""
@@ -125,7 +127,7 @@ def renaming_of(pairing: Pairing, tests: int, *, rare: bool = False) -> Renaming
         names = torch.arange(len(pairing.own.counts))
         names[[k for k, _ in pair]] = torch.tensor([m for _, m in pair])
         exchanged = _renaming(pairing, table, pair, pairing.excess(pairing.other.means[names]))
-        if _fits(pairing, exchanged):
+        if _fits(pairing, exchanged, rare):
             return exchanged._replace(sure=True, alone=True)
     return found._replace(untold=sure)
 
@@ -136,16 +138,19 @@ def _tells_one_name(pairing: Pairing, found: Renaming) -> bool:
     return len(found.classes) == 1 and found.along > SURER and found.explained >= MOSTLY and surely
 
 
-def _fits(pairing: Pairing, exchanged: Renaming) -> bool:
+def _fits(pairing: Pairing, exchanged: Renaming, rare: bool) -> bool:
     """Return whether the client is one of its reference if two classes have each other's names."""
+    few = int(pairing.other.cells.max()) < ENOUGH_OTHERS
+    if exchanged.way < (WAY if few else MOST) or exchanged.along <= (SURER if rare else BEYOND):
+        return False
     if len(exchanged.classes) > 1 and exchanged.along > SURER:
-        limit, least = 2 * UNEXPLAINED if exchanged.along > 2 * SURE else UNEXPLAINED, HALF
+        limit, least = 2 * UNEXPLAINED if exchanged.along > 2 * SURE and not few else UNEXPLAINED, HALF
     elif not pairing.among:
         limit, least = AGREES, SURELY
     else:
         speaks_alone = len(exchanged.classes) == 1 and exchanged.along <= SURER
         limit, least = UNEXPLAINED / 2 if speaks_alone else UNEXPLAINED, 0.0
-    if exchanged.residual >= limit or exchanged.along <= BEYOND:
+    if exchanged.residual >= limit:
         return False
     named = {k for pair in exchanged.classes for k in pair}
     kept = sum(k not in named for k in pairing.shared.tolist())
