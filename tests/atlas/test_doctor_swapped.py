@@ -101,18 +101,32 @@ def test_two_examples_tell_a_swap_and_one_may_be_odd() -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "tests", "sure"), [(0.4, 1, True), (0.2, 1, False), (0.4, 10**9, False), (1.0, 10**9, True)]
+    ("way", "others", "tests", "sure"),
+    [(0.45, 5, 1, True), (0.45, 4, 1, False), (0.2, 5, 1, False), (0.45, 5, 10**9, False), (1.0, 4, 10**9, True)],
 )
-def test_a_class_with_two_examples_may_hardly_speak(way: float, tests: int, sure: bool) -> None:
+def test_a_class_with_two_examples_may_hardly_speak(way: float, others: int, tests: int, sure: bool) -> None:
     """Ten examples went all the way of 2.5 to another class, whose two examples went a part of it.
 
-    The ratios are 2.5^2 / 2 / 0.11 = 28 and 2.5^2 (way - 0.5) / 0.51 = -1.2 or 6.1. A billion clients and six pairs
-    need log(6 billion) = 22.5, and 6.4 more where one class hardly speaks.
+    The ratios are 2.5^2 / 2 / 0.11 = 28 and 2.5^2 (way - 0.5) / 0.51 = -0.6 or 6.1. A billion clients and six pairs
+    need log(6 billion) = 22.5, and 6.4 more where one class hardly speaks. Together they went (1 + way) / 2, of which
+    five others ask for 0.7 and fewer for 0.8.
     """
     whole = by_hand([2.5, 2.5 * (1 - way), 40.0, 60.0], [0.0, 2.5, 40.0, 60.0], among=True)
     counts = torch.tensor([10, 2, 10, 10])
-    pairing = replace(whole, own=replace(whole.own, counts=counts, variances=1 / counts.double()))
+    own = replace(whole.own, counts=counts, variances=1 / counts.double())
+    pairing = replace(whole, own=own, other=replace(whole.other, cells=others * torch.ones(4).double()))
     assert renaming_of(pairing, tests=tests).sure == sure
+
+
+@pytest.mark.parametrize(("apart", "rare", "sure"), [(4.0, False, True), (4.0, True, False), (8.0, True, True)])
+def test_two_names_of_a_rare_client_take_a_surer_z(apart: float, rare: bool, sure: bool) -> None:
+    """Two examples of each of two classes lie where the other should: z = 2 apart / sqrt(2 x 0.51) = 7.9 or 15.8."""
+    places = [0.0, apart, 40.0, 60.0]
+    whole = by_hand([apart, 0.0, *places[2:]], places, among=True)
+    counts = torch.tensor([2, 2, 10, 10])
+    own = replace(whole.own, counts=counts, variances=1 / counts.double())
+    pairing = replace(whole, own=own, other=replace(whole.other, cells=5 * torch.ones(4).double()))
+    assert renaming_of(pairing, tests=1, rare=rare).sure == sure
 
 
 @pytest.mark.parametrize(("off", "apart", "sure"), [(0.5, 4.0, True), (0.65, 4.0, False), (0.65, 8.0, True)])
