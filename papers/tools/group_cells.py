@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedatlas import Federation, federate, from_arrays, load_dataset
-from fedatlas.data import Dirichlet, DomainImbalance, Iid, NaturalId, PermutedLabels, Rotated
+from fedatlas.data import Augment, Dirichlet, DomainImbalance, Iid, NaturalId, PermutedLabels, Rotated, Transform
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.partitions.basic import Partition
 from fedatlas.seeds import numpy_generator
@@ -29,6 +29,9 @@ class Cell:
     options: dict[str, Any] = field(default_factory=dict)
     rounds: int = 40
     lr: float = 0.05
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    """What SGD is given beside its rate."""
+    augment: Transform | None = None
     groups: int = 4
     precision: Literal["float32", "bfloat16"] = "float32"
     test: Literal["client", "domain"] = "client"
@@ -99,6 +102,20 @@ def small_cifar10(classes: int | Literal["all"]) -> Cell:
     )
 
 
+def whole_cifar10(classes: int | Literal["all"]) -> Cell:
+    """Return a cell of 24 clients that share 50,000 images of CIFAR-10 as they are, and ResNet-18."""
+    return replace(
+        small_cifar10(classes),
+        data="cifar10-whole",
+        model="resnet18",
+        options={},
+        rounds=40,
+        optimizer={"weight_decay": 5e-4, "schedule": "cosine"},
+        augment=Augment(),
+        precision="bfloat16",
+    )
+
+
 SHIFTS: dict[str, Callable[..., Partition]] = {"rotated": Rotated, "permuted": PermutedLabels}
 CELLS: dict[str, Cell] = {
     **{f"{name}-{n}": sized(shift, n) for name, shift in SHIFTS.items() for n in (60, 150, 500)},
@@ -120,6 +137,8 @@ CELLS: dict[str, Cell] = {
     ),
     "permuted-cifar10-16": small_cifar10(3),
     "permuted-all-cifar10-16": small_cifar10("all"),
+    "permuted-cifar10-whole": whole_cifar10(3),
+    "permuted-all-cifar10-whole": whole_cifar10("all"),
     "dirichlet-cifar10": Cell(
         data="cifar10",
         partition=lambda: Dirichlet(num_clients=24, alpha=0.3),
@@ -148,6 +167,8 @@ def load(name: str, folder: Path) -> Dataset:
     """Return a data set by its name; of NAME.npz the training part."""
     if name in ("digits", "heart"):
         return load_dataset(name)
+    if name == "cifar10-whole":
+        return load_dataset("cifar10", data_folder=folder)
     if name in DOMAIN_SETS:
         return DOMAIN_SETS[name](folder)
     with np.load(folder / f"{name}.npz") as file:

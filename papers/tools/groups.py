@@ -2,11 +2,12 @@
 
 python -m papers.tools.groups --data FOLDER --cells rotated-150,permuted-150 --seeds 200,201,202 --out FILE
 
-FOLDER holds mnist.npz and, if asked for, cifar10.npz (x_train, y_train) and what domain_sets.py reads; digits and heart
-are embedded. IFCA gets the true number of groups and is started ``--starts`` times, of which the run with the lowest
-training loss counts. CFL's settings are chosen from a grid on ``--tuning-seeds``, which are not reported; thresholds
-are shares of the longest changes of a run without a split. Accuracy is the mean over clients of their own test parts
-after the last round, or by domain. What FILE holds already is not measured again; ``--tables`` only prints it.
+FOLDER holds mnist.npz and, if asked for, cifar10.npz (x_train, y_train; for all of it x_test, y_test too) and what
+domain_sets.py reads; digits and heart are embedded. IFCA gets the true number of groups and is started ``--starts``
+times, of which the run with the lowest training loss counts. CFL's settings are chosen from a grid on
+``--tuning-seeds``, which are not reported; thresholds are shares of the longest changes of a run without a split.
+Accuracy is the mean over clients of their own test parts after the last round, or by domain. What FILE holds already is
+not measured again; ``--tables`` only prints it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -127,8 +128,14 @@ def play(job: Job) -> Result:
     algorithm, known = build(job, federation)
     run = train(
         federation,
-        algorithm.with_optimizer(SGD(lr=cell.lr)),
-        Settings(evaluate_every=job.rounds, workers=1, device=job.device, precision=cell.precision),
+        algorithm.with_optimizer(SGD(lr=cell.lr, **cell.optimizer)),
+        Settings(
+            evaluate_every=job.rounds,
+            workers=1,
+            device=job.device,
+            precision=cell.precision,
+            augment=cell.augment,
+        ),
         model=cell.model,
         model_options=cell.model_options(job.method),
         rounds=job.rounds,
@@ -277,7 +284,7 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
 
         def run(asked: Sequence[Job]) -> Iterator[Result]:
-            return pool.map(play, asked)
+            return (future.result() for future in as_completed([pool.submit(play, job) for job in asked]))
 
         print(tables(kept.measured(jobs(options, tuned(options, kept, run)), run)))
 

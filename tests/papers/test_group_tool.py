@@ -6,7 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from papers.tools import groups
+from papers.tools.group_cells import CELLS
 from papers.tools.group_tables import paired, tables
 
 
@@ -85,3 +88,14 @@ def test_cfl_is_tuned_by_shares_of_its_longest_changes() -> None:
             yield result("heart", "cfl", job.seed, accuracy, **more)
 
     assert groups.tuned(options, groups.Kept(None), run) == {"heart": (0.4, 0.3, 0)}
+
+
+def test_all_of_cifar10_is_its_training_and_its_test_part(tmp_path: Path) -> None:
+    """24 clients share 288 images, 12 each, of which a sixth is for the test."""
+    rng = np.random.default_rng(0)
+    parts = {f"x_{part}": rng.integers(0, 256, (n, 32, 32, 3), np.uint8) for part, n in (("train", 240), ("test", 48))}
+    labels = {f"y_{part}": np.arange(n) % 10 for part, n in (("train", 240), ("test", 48))}
+    np.savez(tmp_path / "cifar10.npz", **parts, **labels)
+    clients = CELLS["permuted-cifar10-whole"].federation(tmp_path, 0)
+    assert [(len(client.train), len(client.test)) for client in clients] == [(10, 2)] * 24
+    assert len({str(client.kind) for client in clients}) == 4
