@@ -1,6 +1,7 @@
 """Prints what a round of every algorithm costs, as a Markdown table.
 
 python -m papers.tools.round_seconds configs/cifar10-dirichlet.toml --rounds 6 --device cuda
+python -m papers.tools.round_seconds configs/cifar10-dirichlet.toml --rounds 10 --device cuda --algorithms fedmix
 
 The first FedAvg is not counted: a GPU's libraries load what they need when they first meet a shape. What is counted is
 the median of a run's rounds after the second, by when steps are captured; the data are read once for all.
@@ -9,6 +10,7 @@ the median of a run's rounds after the second, by when steps are captured; the d
 import argparse
 import statistics
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from fedatlas.algorithms import standalone
@@ -23,11 +25,14 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--device", default="cpu")
+    words: Callable[[str], list[str]] = lambda text: text.split(",")  # noqa: E731
+    parser.add_argument("--algorithms", type=words, default=standalone(), help="beside FedAvg; by default all")
     options = parser.parse_args()
+    named = ["fedavg", *(name for name in options.algorithms if name != "fedavg")]
     training = {"rounds": options.rounds, "evaluate_every": options.rounds}
     base = 0.0
     print("| algorithm | ms a round | x fedavg | engine | left to a slower one |\n|---|---|---|---|---|", flush=True)
-    for number, name in enumerate(["fedavg", *standalone()]):
+    for number, name in enumerate(["fedavg", *named]):
         settings = Config.load(options.config, algorithm={"name": name}, training=training)
         machine = Machine(device=options.device)
         if unfit_algorithms({Path(name): settings}, machine, resume=False):
