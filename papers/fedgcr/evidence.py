@@ -37,7 +37,7 @@ def plan(options: Options) -> list[Variant]:
     methods = [variant(options, data, 10, "fedgcr", method=method) for data in DATA for method in ("kmeans", "finch")]
     code = [variant(options, data, 10, "fedgcr", preset="as_published_code") for data in DATA]
     first = [replace(one, seeds=SEEDS[:1]) for one in (*main, *halves)]
-    again = [replace(one, seeds=SEEDS[1:]) for one in main]
+    again = [replace(one, seeds=SEEDS[1:]) for one in (*main, *halves)]
     rest = [replace(one, seeds=SEEDS[:1]) for one in (*balanced, *methods, *code, *counts)]
     return first + rest if options.quick else first + again + rest
 

@@ -58,7 +58,7 @@ TINY = MappingProxyType({"weights": "untrained", "width": 16, "depth": 1, "heads
 
 def options_for(description: str, *, seeds: Sequence[int] = (0, 1, 2)) -> Options:
     """Return what a table's command line says."""
-    return read_options(description, rounds=ROUNDS, quick_rounds=2, seeds=seeds, weights="")
+    return read_options(description, rounds=ROUNDS, quick_rounds=2, seeds=seeds, weights="", precision="float32")
 
 
 def backbone(options: Options) -> dict[str, Any]:

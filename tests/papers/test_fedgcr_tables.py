@@ -15,7 +15,7 @@ from fedatlas.data import Dataset, DomainImbalance, Federation, federate, from_a
 from fedatlas.errors import DataError
 from papers.fedgcr import data, evidence, figure_3, measuring, shapes, table_3, table_7, table_14
 from papers.fedgcr.published import ABLATIONS, TABLE_1, TABLE_2, TABLE_6, TABLE_7
-from papers.fedgcr.report import page
+from papers.fedgcr.report import METRICS, ablation_table, page
 from papers.fedgcr.variants import ABLATION, METHODS, variant
 from papers.kept_results import pack, unpack
 from papers.options import Options
@@ -96,6 +96,22 @@ def test_tables_and_the_page_are_printed(
     assert "PACS, factor 1: all methods" in text
     assert "(82.74)" in text
     assert "| 1.00 |" in text  # FedAvg's time over FedAvg's
+
+
+def test_the_halves_are_shown_over_the_seeds_that_all_of_them_have() -> None:
+    found = {
+        f"pacs, factor 10, {method}": {
+            str(seed): dict.fromkeys(METRICS, 0.4 + seed / 100) for seed in range(3 if method == "fedgcr" else 2)
+        }
+        for method in ABLATION.values()
+    }
+    title, _, _, _, *rows = ablation_table(found, "pacs")
+    assert title == "### The halves of FedGCR, factor 10, 2 seeds"
+    assert [row.split(" | ")[1] for row in rows if row] == [
+        f"40.5 ± 0.7 ({paper[0]:g})" for paper in ABLATIONS["pacs"].values()
+    ]
+    one = ablation_table({name: {"0": seeds["0"]} for name, seeds in found.items()}, "pacs")
+    assert one[0] == "### The halves of FedGCR, factor 10, seed 0"
 
 
 def test_tables_say_what_stands_for_what_and_which_numbers_the_paper_has_wrong(
