@@ -5,6 +5,7 @@ import torch
 
 from fedatlas.atlas.doctor.examination import Examination, examine
 from fedatlas.atlas.doctor.inverted import Inversion, find_inverted
+from fedatlas.atlas.doctor.labels import find_wrong_labels
 from fedatlas.atlas.doctor.reference import pairings
 from fedatlas.atlas.summary import Summary, summarise
 from fedatlas.seeds import generator
@@ -160,6 +161,28 @@ def test_a_client_is_compared_with_others_and_not_with_suspects() -> None:
     inside = summary.inside[kept].sum(0)
     assert torch.allclose(apart[0].other.inside, inside)
     assert list(pairings(summary.take(torch.tensor([0])), groups[:1])) == []
+
+
+def test_a_client_of_a_small_group_is_compared_with_a_larger_one_that_is_nearer() -> None:
+    whole, embeddings = gaussian(["plain"] * 7 + ["shifted"] * 3)
+    summary = summarise(whole, embeddings.examples)
+    assert summary is not None
+    groups = torch.tensor([0] * 6 + [1] * 4)
+    among = {pairing.client: pairing.among for pairing in pairings(summary, groups)}
+    assert [i for i, own in among.items() if not own] == [6], "it is plain, and its group is not"
+    assert [own.client for own in pairings(summary, groups, only={9, 2})] == [2, 9]
+
+
+def test_two_clients_of_a_group_that_use_each_others_names_disagree() -> None:
+    whole, embeddings = gaussian(["plain", "plain", "shifted", "both"], examples=120)
+    summary = summarise(whole, embeddings.examples)
+    assert summary is not None
+    together, apart = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 1, 2])
+    found = find_wrong_labels(summary, together, NAMES[:4], whole.data.classes)
+    assert (found.suspects, found.disputed, found.renamed) == ({}, (2, 3), 2)
+    said = "client-2 and client-3 disagree about which class is which of 'a' and 'b'. Who is wrong cannot be told."
+    assert found.remarks == (said,)
+    assert find_wrong_labels(summary, apart, NAMES[:4], whole.data.classes).disputed == ()
 
 
 def test_the_verdict_on_too_few_examples_is_that_there_are_too_few() -> None:

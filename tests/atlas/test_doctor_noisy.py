@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from atlas.pairings import by_hand
-from fedatlas.atlas.doctor.noisy import evidence_of, find_noisy, fit_noise, foreign_shares, is_judged
+from fedatlas.atlas.doctor import noisy as noisy_labels
+from fedatlas.atlas.doctor.noisy import Fit, evidence_of, find_noisy, fit_noise, foreign_shares, is_judged
 from fedatlas.atlas.doctor.reference import expected_counts
+from fedatlas.atlas.doctor.swapped import Renaming
 
 
 def test_the_foreign_share_of_a_label_by_hand() -> None:
@@ -43,11 +45,15 @@ def test_the_evidence_of_noise_by_hand() -> None:
 
 
 def test_the_noise_that_fits_best_by_hand() -> None:
-    """At c = 0.1 nothing is left but noise: 0 - (0.1 + 0.9^2 x 0.01) a class, by sqrt(2 x 2 x 0.11^2)."""
+    """At c = 0.1 nothing is left but noise: 0 - (0.1 + 0.9^2 x 0.01) a class, by sqrt(2 x 2 x 0.11^2).
+
+    Which of ten examples are foreign is chance: (0.1 x 4^2 - 0.1^2 x 4^2) / 10 = 0.144 a class more.
+    """
     fit = fit_noise(by_hand([0.4, 3.6], [0.0, 4.0]))
     assert fit.share == pytest.approx(0.1)
-    assert fit.residual == pytest.approx(-2 * 0.1081 / 0.22)
+    assert fit.residual == pytest.approx(-2 * (0.1081 + 0.144) / 0.22)
     assert fit.explained == 1.0
+    assert fit.between == pytest.approx(-1.0), "by sqrt(2 x 2 x 0.2521^2): one direction"
 
 
 def test_evidence_counts_by_what_is_usual() -> None:
@@ -68,19 +74,23 @@ def test_noise_at_a_rare_client_takes_two_signs_that_are_far_rarer() -> None:
     z_d = 2 x 11 / sqrt(44) = 3.3, or 2 x 21 / sqrt(44) = 6.3. An alarm of 0.1 / 2000 is 3.9.
     """
     one, both = (by_hand([1.6, 2.4], [0.0, 4.0], inside=inside, among=True) for inside in (20.0, 30.0))
-    assert find_noisy([(one, 0.0)], tests=1).noisy.keys() == {0}
-    found = find_noisy([(one, 0.0)], tests=1, rare={0})
+    assert find_noisy([(one, None)], tests=1).noisy.keys() == {0}
+    found = find_noisy([(one, None)], tests=1, rare={0})
     assert (found.noisy.keys(), found.untold.keys()) == (set(), {0})
-    assert find_noisy([(both, 0.0)], tests=1, rare={0}).noisy[0].share == pytest.approx(0.4)
+    assert find_noisy([(both, None)], tests=1, rare={0}).noisy[0].share == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize(("off", "noisy"), [(0.7, True), (0.8, False)])
-def test_another_group_calls_a_client_noisy_if_with_this_noise_it_would_be_one_of_it(off: float, noisy: bool) -> None:
+@pytest.mark.parametrize(("off", "inside", "noisy"), [(0.93, 20.0, True), (0.93, 14.0, False), (1.0, 20.0, False)])
+def test_another_group_calls_a_client_noisy_if_with_this_noise_it_would_be_one_of_it(
+    off: float, inside: float, noisy: bool
+) -> None:
     """As above, and so far off in a second direction, in which classes do not differ.
 
-    After the fit 2 (off^2 - 0.1 - 0.6^2 x 0.01) is left, by sqrt(2 x 2 x 0.11^2) = 0.22: z = 3.5 or 4.9.
+    Chance puts each mean off by 0.1 + 0.6^2 x 0.01, and by (0.4 x 4^2 - 0.4^2 x 4^2) / 10 = 0.384, as it has more or
+    fewer foreign examples. After the fit 2 (off^2 - 0.4876) is left, by sqrt(2 x 2 x 0.11^2) = 0.22: z = 3.4 or 4.7.
+    With a scatter of 14, z_d = 2 x 5 / sqrt(44) = 1.5.
     """
-    one = by_hand([1.6, 2.4], [0.0, 4.0], inside=20.0)
+    one = by_hand([1.6, 2.4], [0.0, 4.0], inside=inside)
     wide = replace(
         one,
         own=replace(one.own, means=torch.cat([one.own.means, torch.full((2, 1), off).double()], 1)),
@@ -88,8 +98,9 @@ def test_another_group_calls_a_client_noisy_if_with_this_noise_it_would_be_one_o
         spread=torch.ones(2).double(),
         span=torch.tensor([[1.0], [0.0]]).double(),
     )
-    assert fit_noise(wide).residual == pytest.approx(2 * (off**2 - 0.1036) / 0.22)
-    found = find_noisy([(wide, 0.0)], tests=1)
+    assert fit_noise(wide).residual == pytest.approx(2 * (off**2 - 0.4876) / 0.22)
+    assert fit_noise(wide).between == pytest.approx(-1.0), "classes do not differ there"
+    found = find_noisy([(wide, None)], tests=1)
     assert (bool(found.noisy), bool(found.untold)) == (noisy, not noisy)
 
 
@@ -107,7 +118,7 @@ def test_light_noise_takes_a_far_rarer_alarm(apart: float, share: float, inside:
     pairing = by_hand(moved, places, inside=inside, among=True)
     known = replace(pairing, other=replace(pairing.other, cells=6 * torch.ones(5).double()))
     assert fit_noise(known).share == pytest.approx(share)
-    assert bool(find_noisy([(known, 0.0)], tests=20).noisy) == noisy
+    assert bool(find_noisy([(known, None)], tests=20).noisy) == noisy
 
 
 @pytest.mark.parametrize(("share", "inside", "noisy"), [(0.2, 10.0, True), (0.2, 8.0, False), (0.3, 8.0, True)])
@@ -121,21 +132,38 @@ def test_classes_that_overlap_less_than_usual_take_a_far_rarer_alarm(share: floa
     pairing = replace(by_hand(moved, places, inside=inside, among=True), unevenness=2000 * torch.ones(5).double())
     known = replace(pairing, other=replace(pairing.other, cells=6 * torch.ones(5).double()))
     assert (evidence_of([known])[0].scatter > 0) == (inside > 9)
-    assert bool(find_noisy([(known, 0.0)], tests=20).noisy) == noisy
+    assert bool(find_noisy([(known, None)], tests=20).noisy) == noisy
 
 
 def test_a_client_without_a_deviation_to_explain_is_not_acquitted() -> None:
     """Two examples that it calls the last lie at the first, and the others a little farther out than they should.
 
     Noise that explains the last puts the others farther from where they are: it explains less than nothing of these.
-    No other names are looked at, so they explain nothing, and do not speak against noise.
+    Noise of 4 % is that of four examples. Other names for the two that it calls the last are no better, however much
+    they explain; those for 48 are.
     """
     whole = by_hand([-0.3, 4.0, 0.0], [0.0, 4.0, 8.0], inside=60.0, among=True)
     own = replace(whole.own, counts=torch.tensor([50, 48, 2]), variances=torch.tensor([0.02, 0.02, 0.5]).double())
     pairing = replace(whole, own=own)
     assert fit_noise(pairing).explained < -0.3
-    assert find_noisy([(pairing, 0.0)], tests=1).noisy.keys() == {0}
-    assert not find_noisy([(pairing, 0.31)], tests=1).noisy, "these names explain more"
+    assert find_noisy([(pairing, None)], tests=1).noisy.keys() == {0}
+    for renamed, noisy in ((2, True), (1, False)):
+        names = Renaming(((renamed, 0),), explained=0.31, residual=0.0, along=9.0, way=1.0, sure=False)
+        assert bool(find_noisy([(pairing, names)], tests=1).noisy) == noisy
+
+
+@pytest.mark.parametrize(
+    ("residual", "between", "inside", "noisy"),
+    [(1.9, 2.9, 20.0, True), (2.1, 2.9, 20.0, False), (1.9, 3.1, 20.0, False), (2.1, 3.1, 300.0, True)],
+)
+def test_where_much_is_left_both_signs_must_speak_for_noise(
+    residual: float, between: float, inside: float, noisy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for rare clients, with scatter so uneven that it hardly counts: z_d = 2 x 11 / sqrt(44,000) = 0.1 or 2.8."""
+    monkeypatch.setattr(noisy_labels, "fit_noise", lambda pairing: Fit(0.1, residual, 0.4, between))
+    whole = by_hand([1.6, 2.4], [0.0, 4.0], inside=inside, among=True)
+    one = replace(whole, unevenness=2000 * torch.ones(2).double())
+    assert bool(find_noisy([(one, None)], tests=1).noisy) == noisy
 
 
 def test_a_reference_with_few_examples_does_not_judge_noise() -> None:

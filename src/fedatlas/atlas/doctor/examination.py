@@ -51,7 +51,7 @@ def examine(summary: Summary | None, names: Sequence[str], classes: Sequence[str
     return Examination(
         inputs=verdict.inputs,
         label_shares=first.label_shares,
-        labelling=_labelling(verdict.labelling, labels, len(classes)),
+        labelling=_labelling(verdict.labelling, labels, names, len(classes)),
         groups=tuple(groups.tolist()),
         suspects=tuple(labels.suspects[i] for i in sorted(labels.suspects)),
         different=(*(labels.untold[i] for i in sorted(labels.untold)), *lone),
@@ -84,9 +84,10 @@ def _without_suspects(
     return verdict, groups
 
 
-def _labelling(found: Finding, labels: LabelFindings, num_classes: int) -> Finding:
+def _labelling(found: Finding, labels: LabelFindings, names: Sequence[str], num_classes: int) -> Finding:
     """Return the finding about labelling, with the clients that name classes differently."""
     renaming = [own.client for own in labels.suspects.values() if own.kind != NOISY]
+    renaming += [names[i] for i in labels.disputed]
     if not renaming:
         return found
     who = f"{', '.join(renaming[:5])}{' and others' if len(renaming) > 5 else ''}"

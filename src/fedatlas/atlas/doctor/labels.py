@@ -32,6 +32,8 @@ class LabelFindings(NamedTuple):
     """By position."""
     untold: dict[int, Suspect]
     """By position: rare clients whose labels look wrong, of which that cannot be told."""
+    disputed: tuple[int, ...]
+    """By position: clients of groups of two that use each other's names, of whom it cannot be told who is wrong."""
     renamed: int
     """The most classes that one of them names differently; 0 if none does."""
     remarks: tuple[str, ...]
@@ -57,8 +59,15 @@ def find_wrong_labels(summary: Summary, groups: Tensor, names: Sequence[str], cl
         remarks = (f"These disagree about which class is which: {one} against {other}. Who is wrong cannot be told.",)
     if summary.counts.shape[1] > MOST_NAMED:
         remarks += (f"Swapped names, of which there are more than {MOST_NAMED:,}.",)
-    most = max([2 * bool(inversion.inverted), *(len(own.classes) for own in found.swapped.values())])
-    return LabelFindings(suspects, {i: own for i, own in untold.items() if i not in suspects}, most, remarks)
+    remarks += tuple(_disputed(names[i], names[j], own, classes) for i, j, own in found.disputed)
+    renamings = [*found.swapped.values(), *(own for *_, own in found.disputed)]
+    return LabelFindings(
+        suspects=suspects,
+        untold={i: own for i, own in untold.items() if i not in suspects},
+        disputed=tuple(i for pair in found.disputed for i in pair[:2]),
+        renamed=max([2 * bool(inversion.inverted), *(len(own.classes) for own in renamings)]),
+        remarks=remarks,
+    )
 
 
 class _Accused(NamedTuple):
@@ -66,6 +75,8 @@ class _Accused(NamedTuple):
     noisy: dict[int, Fit]
     maybe_swapped: dict[int, Renaming]
     maybe_noisy: dict[int, Fit]
+    disputed: list[tuple[int, int, Renaming]]
+    """Two clients of one group, and the names of the first as the second calls them."""
     among: dict[int, bool]
     """Of every client that was compared: whether it was with its own group."""
 
@@ -82,15 +93,27 @@ def _accuse(summary: Summary, groups: Tensor, known: Collection[int], alarms: fl
     enough = min(FEW_CLASSES, summary.counts.shape[1])
     certain = {i for i, own in swapped.items() if not own.alone}
     judged = [own for own in pairs if own.client not in certain and len(own.seen) >= enough]
-    others = [(pairing, _rho(renamings.get(pairing.client))) for pairing in judged]
+    others = [(pairing, renamings.get(pairing.client)) for pairing in judged]
     noisy, maybe_noisy = find_noisy(others, len(summary), known, alarms, rare)
     swapped = {i: own for i, own in swapped.items() if i not in noisy}
     maybe_swapped = {i: own for i, own in renamings.items() if own.untold and i not in noisy}
-    return _Accused(swapped, noisy, maybe_swapped, maybe_noisy, {pairing.client: pairing.among for pairing in pairs})
+    disputed = _disputes(summary, groups, {*known, *swapped, *noisy}) if several else []
+    among = {pairing.client: pairing.among for pairing in pairs}
+    return _Accused(swapped, noisy, maybe_swapped, maybe_noisy, disputed, among)
 
 
-def _rho(renaming: Renaming | None) -> float:
-    return renaming.explained if renaming is not None and renaming.classes else 0.0
+def _disputes(summary: Summary, groups: Tensor, settled: Collection[int]) -> list[tuple[int, int, Renaming]]:
+    """Return the groups of two, without a suspect, whose clients use two of each other's names."""
+    alike = [(groups == group).nonzero().flatten().tolist() for group in groups.unique()]
+    couples = [(both[0], both[1]) for both in alike if len(both) == 2 and not {*both} & {*settled}]
+    named = pairings(summary, groups, enough=1, only={i for both in couples for i in both}) if couples else ()
+    renamings = {own.client: renaming_of(own, len(summary)) for own in named if own.among}
+    found = []
+    for i, j in couples:
+        one, other = renamings.get(i), renamings.get(j)
+        if one and other and one.sure and other.sure and {*one.classes} == {(m, k) for k, m in other.classes}:
+            found.append((i, j, one))
+    return found
 
 
 def _inverted(name: str, z: float, classes: Sequence[str]) -> Suspect:
@@ -133,6 +156,11 @@ def _noisy(name: str, fit: Fit, among: bool) -> Suspect:
         f"a sample of examples at {name}, labelled once more by another person",
         f"about {100 * fit.share:.0f} % of your labels look random, spread over all classes",
     )
+
+
+def _disputed(one: str, other: str, renaming: Renaming, classes: Sequence[str]) -> str:
+    said = " and ".join(repr(classes[k]) for k, _ in renaming.classes[:6])
+    return f"{one} and {other} disagree about which class is which of {said}. Who is wrong cannot be told."
 
 
 def _maybe_noisy(name: str, fit: Fit, rare: str | None) -> Suspect:

@@ -21,17 +21,23 @@ With a and b, what a noise of 0.1 would make of z_s and z_d, each of the two cou
 
 A client is accused if its score is an alarm, z_s > 1.64, z_d > -1, e is at least 0.04, and the noise explains what is
 seen: after the fit z < 4, or half of the deviation is gone; against another group than its own 0.4 must be gone, and
-z < 8. The alarm must be rarer than usual
+z < 8. By chance a class has more or fewer foreign examples, or others, which puts its mean off by
+
+    |m_k - M_k - c_k (F_k - M_k)|^2 = ( c_k w_k - c_k^2 |F_k - M_k|^2 ) / n_k    w_k: the mean of |M_l - M_k|^2
+
+beside its noise; this is no deviation. The alarm must be rarer than usual
 - 20 times if the reference has fewer than six clients, or if fewer than eight classes or three quarters of them are
   compared, but five at least: noise gives a client labels of most classes
 - 400 times if both is below 0.035: a few odd examples look like that
-- 2,000 times if z_d < 0, or if z > 2 is left after the fit and less than half of the deviation is gone: a client with
-  other inputs looks like that if too few examples tell it from its group.
+- 2,000 times if z_d < 0, or if less than half of the deviation is gone and much is left, z > 2, or z > 3 in the
+  directions in which classes differ: a client with other inputs looks like that if too few examples tell it from its
+  group. Where so much is left z_d must be above 1.64, too.
 
 A client that is rare in its federation, or that only another group can judge, is called noisy if z_s and z_d are each
 an alarm that is 2,000 times rarer; one that is not rare also if with this noise it would be one of that group: z < 4,
-and 0.6 of the deviation is gone. Otherwise whether its labels are noisy cannot be told. A reference that knows few of
-its classes well cannot judge. A permutation of the names that explains clearly more acquits it of noise.
+0.6 of the deviation is gone, and z_d > 1.64; or z < 1.64 and 0.8 is gone. Otherwise whether its labels are noisy cannot
+be told. A reference that knows few of its classes well cannot judge. A permutation of the names that explains clearly
+more acquits it of noise, if it is of more examples than a noise of e would change.
 """
 
 from __future__ import annotations
@@ -44,6 +50,7 @@ from torch import Tensor
 
 from fedatlas.atlas.doctor.reference import Pairing
 from fedatlas.atlas.doctor.suspect import threshold
+from fedatlas.atlas.doctor.swapped import AGREES, SURELY, Renaming
 from fedatlas.atlas.floor import LEAST
 
 TYPICAL = 0.1
@@ -62,6 +69,8 @@ RARER = 2000
 KNOWN, FEW_CLASSES = 15, 4
 """Examples of a class with which a reference knows it, and classes that it must know; of fewer classes, all."""
 UNEXPLAINED, EXPLAINED, AWAY, MOSTLY, BETTER = 4.0, 0.5, 0.4, 0.6, 0.3
+APART = 3.0
+"""z in the directions in which classes differ; only one of fifty noisy clients is so far from where noise puts it."""
 GRID = [i / 50 for i in range(36)]
 PRIOR, WIDER, FAR = 6, 1.5, 4.0
 """So many clients are taken to have so much more variance than expected before any is seen; one farther out than two
@@ -99,6 +108,8 @@ class Fit(NamedTuple):
     """z of what is left."""
     explained: float
     """The share of the deviation that the fit takes away."""
+    between: float
+    """z of what is left in the directions in which classes differ."""
 
 
 def foreign_shares(counts: Tensor, noise: float, expected: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -155,7 +166,7 @@ class Noise(NamedTuple):
 
 
 def find_noisy(
-    judged: Sequence[tuple[Pairing, float]],
+    judged: Sequence[tuple[Pairing, Renaming | None]],
     tests: int,
     known: Collection[int] = (),
     alarms: float = ALARMS,
@@ -164,7 +175,7 @@ def find_noisy(
     """Return the clients whose labels are noisy, of ``tests`` that were looked at.
 
     Args:
-        judged: the clients that may be accused, each with rho of the best other naming of its classes.
+        judged: the clients that may be accused, each with the best other names of its classes, if they were looked for.
         tests: how many clients there are.
         known: suspects, which say nothing about what is usual.
         alarms: the chance that any of them is accused without noise.
@@ -172,42 +183,69 @@ def find_noisy(
     """
     found = Noise({}, {})
     for (pairing, renamed), evidence in zip(judged, evidence_of([own for own, _ in judged], known), strict=True):
-        if not _is_alarm(pairing, evidence, tests, alarms) or not is_judged(pairing):
+        if not _may_be_noisy(evidence, threshold(tests, alarms)) or not is_judged(pairing):
             continue
         fit = fit_noise(pairing)
-        if _may_differ(evidence, fit) and evidence.score <= threshold(tests, alarms / RARER):
+        if evidence.score <= threshold(tests, alarms / _times_rarer(pairing, evidence, fit)):
             continue
-        # A negative share is that of a client without any deviation to explain.
-        named = renamed > max(fit.explained, 0.0) + BETTER
-        if fit.share < LEAST_NOISE or not _explains(fit, pairing.among) or named:
+        if fit.share < LEAST_NOISE or not _explains(evidence, fit, pairing.among) or _acquits(renamed, pairing, fit):
             continue
-        belongs = pairing.among or (fit.residual < UNEXPLAINED and fit.explained >= MOSTLY)
-        plain = belongs and pairing.client not in rare
+        plain = (pairing.among or _belongs(evidence, fit)) and pairing.client not in rare
         both = min(evidence.shrinking, evidence.scatter) > threshold(tests, alarms / RARER)
         (found.noisy if plain or both else found.untold)[pairing.client] = fit
     return found
 
 
-def _is_alarm(pairing: Pairing, evidence: Evidence, tests: int, alarms: float) -> bool:
-    """Return whether the evidence is rare enough without noise, by how well the client is known."""
-    known = int((pairing.other.counts >= LEAST).sum())
-    enough = max(LEAST_COMPARED, min(MANY_COMPARED, COMPARED * known))
-    known_well = len(pairing.seen) >= enough and int(pairing.other.cells.max()) >= FEW_OTHERS
-    surer = max(1 if known_well else SURER, FAR_SURER if evidence.share < LIGHT else 1)
-    limit = threshold(tests, alarms / surer)
+def _may_be_noisy(evidence: Evidence, limit: float) -> bool:
+    """Return whether the score is above a limit, and neither of the two signs speaks against noise."""
     return evidence.score > limit and evidence.shrinking > SHRUNK and evidence.scatter > TIDY
 
 
-def _may_differ(evidence: Evidence, fit: Fit) -> bool:
+def _times_rarer(pairing: Pairing, evidence: Evidence, fit: Fit) -> int:
+    """Return by how much rarer than usual an alarm must be, by how well the client is known and what is left."""
+    known = int((pairing.other.counts >= LEAST).sum())
+    enough = max(LEAST_COMPARED, min(MANY_COMPARED, COMPARED * known))
+    known_well = len(pairing.seen) >= enough and int(pairing.other.cells.max()) >= FEW_OTHERS
+    if evidence.scatter < 0 or _may_differ(fit):
+        return RARER
+    if evidence.share < LIGHT:
+        return FAR_SURER
+    return 1 if known_well else SURER
+
+
+def _may_differ(fit: Fit) -> bool:
     """Return whether other inputs may explain as much as noise does."""
-    return evidence.scatter < 0 or (fit.residual > UNEXPLAINED / 2 and fit.explained < EXPLAINED)
+    left = fit.residual > UNEXPLAINED / 2 or fit.between > APART
+    return left and fit.explained < EXPLAINED
 
 
-def _explains(fit: Fit, among: bool) -> bool:
+def _explains(evidence: Evidence, fit: Fit, among: bool) -> bool:
     """Return whether noise explains what is seen; against another group, other inputs look like noise, too."""
+    if _may_differ(fit) and evidence.scatter <= SHRUNK:
+        return False
     if among:
         return fit.residual < UNEXPLAINED or fit.explained >= EXPLAINED
     return fit.residual < 2 * UNEXPLAINED and fit.explained >= AWAY
+
+
+def _belongs(evidence: Evidence, fit: Fit) -> bool:
+    """Return whether a client of another group would be one of the reference with so much noise."""
+    if evidence.scatter > SHRUNK:
+        return fit.residual < UNEXPLAINED and fit.explained >= MOSTLY
+    return fit.residual < AGREES and fit.explained >= SURELY
+
+
+def _acquits(renamed: Renaming | None, pairing: Pairing, fit: Fit) -> bool:
+    """Return whether other names explain clearly more, and are those of more examples than the noise would change.
+
+    The few examples of a rare class may all be foreign ones, and then look renamed.
+    """
+    if renamed is None or not renamed.classes:
+        return False
+    examples = int(sum(pairing.own.counts[k] for k, _ in renamed.classes))
+    # A negative share is that of a client without any deviation to explain.
+    clearly = renamed.explained > max(fit.explained, 0.0) + BETTER
+    return clearly and examples > fit.share * int(pairing.own.counts.sum())
 
 
 def is_judged(pairing: Pairing) -> bool:
@@ -267,16 +305,31 @@ def fit_noise(pairing: Pairing) -> Fit:
     """Return the noise that explains a client's means best."""
     weights = pairing.own.counts[pairing.seen].double()
     best = min(GRID, key=lambda noise: float((weights * _left(pairing, noise, pairing.seen)).sum()))
-    before, after = (_left(pairing, noise, pairing.shared) for noise in (0.0, best))
+    before = _left(pairing, 0.0, pairing.shared)
+    model, mixed = _model(pairing, best), _mixed(pairing, best, pairing.shared)
+    after = _left(pairing, best, pairing.shared) - mixed
     total = float(before.sum())
     explained = min(1 - float(after.sum()) / total, 1.0) if total > 0 else 0.0
-    return Fit(best, pairing.z(after), explained)
+    between = pairing.z_between(_place(pairing, model), 1 - model.share, mixed)
+    return Fit(best, pairing.z(after), explained, between)
+
+
+def _place(pairing: Pairing, model: _Model) -> Tensor:
+    """Return where noise puts the means, (classes, d)."""
+    return pairing.other.means + model.share[:, None] * model.towards
 
 
 def _left(pairing: Pairing, noise: float, classes: Tensor) -> Tensor:
     """Return the excess of some classes over where noise puts their means, less the noise that this place has."""
     model = _model(pairing, noise)
-    return pairing.excess(pairing.other.means + model.share[:, None] * model.towards, 1 - model.share, classes)
+    return pairing.excess(_place(pairing, model), 1 - model.share, classes)
+
+
+def _mixed(pairing: Pairing, noise: float, classes: Tensor) -> Tensor:
+    """Return how far chance puts the means of some classes, squared, by which foreign examples they happen to have."""
+    model = _model(pairing, noise)
+    scatter = model.share * model.width - model.share.square() * model.towards.square().sum(1)
+    return scatter.clamp(min=0)[classes] / pairing.own.counts[classes]
 
 
 def _shrinking(pairing: Pairing, model: _Model) -> tuple[Tensor, Tensor, Tensor]:

@@ -18,8 +18,8 @@ from fedatlas.atlas.label_shares import label_shares
 from fedatlas.atlas.merge import Cells, cells_of, without
 from fedatlas.atlas.summary import Summary, Whitening
 
-ENOUGH = 3
-"""Others that a client's own group must have to judge it."""
+ENOUGH, MANY = 3, 5
+"""Others that a client's own group must have to judge it; with fewer than many, a larger group may be nearer."""
 FEWEST = 2
 """Clients that any other group must have."""
 UNEVEN = 100.0
@@ -94,12 +94,45 @@ class Pairing:
         noise = self.own.variances[k] + followed * self.other.variances[k]
         return (self.own.means[k] - target[k]).square().sum(1) - noise
 
+    @property
+    def deviations(self) -> Tensor:
+        """The standard deviation of each shared class's excess by noise, by sqrt(2)."""
+        k = self.shared
+        own, other = (side.anisotropy[k].sqrt() * side.variances[k] for side in (self.own, self.other))
+        return own + other
+
     def z(self, excess: Tensor) -> float:
         """Return how many standard deviations of noise the sum of excesses is."""
-        k = self.shared
-        deviation = sum(side.anisotropy[k].sqrt() * side.variances[k] for side in (self.own, self.other))
-        assert isinstance(deviation, Tensor)
-        return float(excess.sum() / (2 * deviation.square().sum()).sqrt()) if len(k) else 0.0
+        deviations = self.deviations
+        return float(excess.sum() / (2 * deviations.square().sum()).sqrt()) if len(deviations) else 0.0
+
+    def explained(self, after: Tensor) -> float:
+        """Return the share of the shared classes' excess that is gone after a change, at most 1; 0 without excess.
+
+        A class counts by how well it is known: of few examples the excess is mostly noise.
+        """
+        weights = self.deviations.clamp(min=1e-300).reciprocal()
+        total = float((weights * self.excess()).sum())
+        return min(1 - float((weights * after).sum()) / total, 1.0) if total > 0 else 0.0
+
+    def z_between(self, means: Tensor, kept: Tensor | None = None, mixed: Tensor | None = None) -> float:
+        """Return z of how far the shared classes are from other means in the directions in which classes differ.
+
+        There are few of these, so it sees what is lost among all directions.
+
+        Args:
+            means: (classes, d), which stand for M.
+            kept: (classes,), by how much these follow M, and so its noise.
+            mixed: (shared,), how far else chance puts them, squared.
+        """
+        k, own, other = self.shared, self.own, self.other
+        followed = torch.ones(len(k)).double() if kept is None else kept[k].square()
+        wider = own.variances[k] * own.counts[k] / (other.variances[k] * other.counts[k])
+        noise = self.usual[k] * (wider / own.counts[k] + followed / other.counts[k])
+        noise = noise if mixed is None else noise + mixed
+        excess = ((own.means[k] - means[k]) @ self.span).square().sum(1) - noise
+        deviation = (2 * noise.square().sum() / max(self.span.shape[1], 1)).sqrt()
+        return float(excess.sum() / deviation) if float(deviation) > 0 else 0.0
 
     def variance_along(self, classes: Tensor, directions: Tensor) -> Tensor:
         """Return the variance of <m_k - M_k, u_k> by noise, for classes k, (n,), and directions u, (n, d).
@@ -126,7 +159,13 @@ class Pairing:
         return known[columns], table[rows, columns]
 
 
-def pairings(summary: Summary, groups: Tensor, apart: Collection[int] = (), enough: int = ENOUGH) -> Iterator[Pairing]:
+def pairings(
+    summary: Summary,
+    groups: Tensor,
+    apart: Collection[int] = (),
+    enough: int = ENOUGH,
+    only: Collection[int] | None = None,
+) -> Iterator[Pairing]:
     """Yield every client with what it is compared with; one with which nothing can be compared is left out.
 
     Args:
@@ -134,6 +173,7 @@ def pairings(summary: Summary, groups: Tensor, apart: Collection[int] = (), enou
         groups: the group of each.
         apart: clients, by position, that no other is compared with.
         enough: others that a client's own group must have to judge it.
+        only: the clients that are wanted, by position; by default all.
     """
     kept = torch.tensor([i not in apart for i in range(len(summary))])
     cells = cells_of(summary, noise_floor(summary))
@@ -146,18 +186,20 @@ def pairings(summary: Summary, groups: Tensor, apart: Collection[int] = (), enou
     sides = [_side(pooled.take(slice(g, g + 1)), {k: v[g] for k, v in sums.items()}) for g in range(count)]
     expected = expected_counts(summary.counts)
     largest = sorted(range(count), key=lambda g: -sizes[g])[:MOST_TRIED]
-    for i in range(len(summary)):
+    for i in range(len(summary)) if only is None else sorted(only):
         home, mine = int(groups[i]), slice(i, i + 1)
-        among = sizes[home] - int(kept[i]) >= enough
-        if not among:
-            others = [sides[g] for g in largest if g != home and sizes[g] >= FEWEST and sizes[g] > sizes[home]]
-        elif kept[i]:
+        left = sizes[home] - int(kept[i])
+        others = []
+        if left >= enough and kept[i]:
             rest = without(pooled.take(slice(home, home + 1)), cells.take(mine))
-            others = [_side(rest, {name: table[home] - clients[name][i] for name, table in sums.items()})]
-        else:
-            others = [sides[home]]
+            others = [(_side(rest, {name: table[home] - clients[name][i] for name, table in sums.items()}), True)]
+        elif left >= enough:
+            others = [(sides[home], True)]
+        if left < max(enough, MANY):
+            larger = [g for g in largest if g != home and sizes[g] >= FEWEST and sizes[g] > sizes[home]]
+            others += [(sides[g], False) for g in larger]
         own = _side(cells.take(mine), {name: table[i] for name, table in clients.items()})
-        found = [_pairing(i, own, other, overall, expected, summary.whitening, among) for other in others]
+        found = [_pairing(i, own, other, overall, expected, summary.whitening, among=among) for other, among in others]
         found = [pairing for pairing in found if len(pairing.shared) >= FEWEST_CLASSES]
         if found:
             yield min(found, key=_nearness)
@@ -171,7 +213,7 @@ def expected_counts(counts: Tensor) -> Tensor:
 
 
 def _pairing(
-    client: int, own: Side, other: Side, overall: Side, expected: Tensor, whitening: Whitening, among: bool
+    client: int, own: Side, other: Side, overall: Side, expected: Tensor, whitening: Whitening, *, among: bool
 ) -> Pairing:
     """Return a pairing; of scatter, all clients count as a few examples of the reference more."""
 

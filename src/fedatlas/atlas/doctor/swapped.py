@@ -19,11 +19,13 @@ group z must be above 12, or 0.8 be taken away. Otherwise it cannot be told.
 
 The other asks for one pair of names only, and so finds what is harder to see. The client must have two examples of the
 two classes, as one may be odd. Each class that it has of them must have gone half the way, or 0.3 of it if it has two
-examples of each. Their ratios add up; chance alone brings a ratio of x for one of so many pairs at most once in x times
-as many. Natural differences of one class look like a swap, too, so it takes 600 times the ratio if one class speaks
-almost alone: if the client lacks the other or has one example of it, or if that went less than half the way. For a name
-that it lacks the class must have gone 0.8 of the way, and five others must judge. Of a rare client both must speak,
-with 600 times the ratio.
+examples of each. Their ratios add up. Chance alone brings a ratio of x for one of so many pairs at most once in x times
+as many, and far less often as a rule; by this bound four pairs in a federation may pass, of those that fewer than five
+others or another group judge, one. Natural differences of one class look like a swap, too, so it takes 600 times the
+ratio if one class speaks almost alone: if the client lacks the other or has one example of it, or if that went less
+than half the way. For a name that it lacks the class must have gone 0.8 of the way, five others must judge, and the two
+classes must be a standard deviation of their examples apart. Of a rare client both must speak, with 600 times the
+ratio.
 
 The two together must have gone 0.7 of the way, and z must be above 3, of a rare client above 9. With the two names
 exchanged the client must be one of its reference: by them less than 4 standard deviations of noise are left; if both
@@ -50,12 +52,15 @@ SURE, WAY, MOST, HALF, SOME = 6.0, 0.8, 0.7, 0.5, 0.3
 MOSTLY, SURELY, UNEXPLAINED, KEPT = 0.6, 0.8, 4.0, 3
 AGREES = 1.64
 """Standard deviations of noise that are left once in twenty by chance."""
-ALARMS = 1.0
-"""The clients of a federation that are accused of one wrong pair, by a bound that chance stays far below."""
+ALARMS = 4.0
+"""The clients of a federation that are accused of one wrong pair, by a bound that chance stays far below; of those that
+few others of their group judge, or another group, one."""
 ALONE = 6.4
 """By how much the logarithm of the ratio must be larger if one class alone speaks."""
 SURER = 9.0
 """z of a matching with a name that the client lacks."""
+SEPARATE = 1.0
+"""Standard deviations of an example between two classes, for one to tell that it has the other's name."""
 ENOUGH_OTHERS = 5
 """Clients of a reference that can judge names which the client lacks."""
 FEWEST = 2
@@ -114,14 +119,16 @@ def renaming_of(pairing: Pairing, tests: int, *, rare: bool = False) -> Renaming
     table = _gone(pairing)
     found = _renaming(pairing, table, moved, after)
     sure = bool(moved) and found.along > SURE and found.way >= WAY and _explains(pairing, found)
-    judged = int(pairing.other.cells.max()) >= ENOUGH_OTHERS and not rare
+    few = _few_others(pairing)
+    judged = not few and not rare
     lacking = {m for _, m in moved} - {k for k, _ in moved}
     if sure and (not lacking or (judged and _tells_one_name(pairing, found))):
         return found._replace(sure=True)
+    unsure = 0.0 if pairing.among and not few else math.log(ALARMS)
     margins = _Margins(
-        both=ALONE if rare or not pairing.among else 0.0,
-        single=math.inf if rare else ALONE,
-        alone=ALONE if judged else math.inf,
+        both=unsure + (ALONE if rare or not pairing.among else 0.0),
+        single=math.inf if rare else unsure + ALONE,
+        alone=unsure + ALONE if judged else math.inf,
     )
     if pair := _likeliest(pairing, table, tests, margins):
         names = torch.arange(len(pairing.own.counts))
@@ -138,10 +145,22 @@ def _tells_one_name(pairing: Pairing, found: Renaming) -> bool:
     return len(found.classes) == 1 and found.along > SURER and found.explained >= MOSTLY and surely
 
 
+def _few_others(pairing: Pairing) -> bool:
+    return int(pairing.other.cells.max()) < ENOUGH_OTHERS
+
+
+def _apart(pairing: Pairing, exchanged: Renaming) -> float:
+    """Return how many standard deviations of an example a class is from that whose name it has."""
+    ((k, _),) = exchanged.classes
+    return exchanged.along * math.sqrt(1 / int(pairing.own.counts[k]) + 1 / int(pairing.other.counts[k]))
+
+
 def _fits(pairing: Pairing, exchanged: Renaming, rare: bool) -> bool:
     """Return whether the client is one of its reference if two classes have each other's names."""
-    few = int(pairing.other.cells.max()) < ENOUGH_OTHERS
+    few = _few_others(pairing)
     if exchanged.way < (WAY if few else MOST) or exchanged.along <= (SURER if rare else BEYOND):
+        return False
+    if len(exchanged.classes) == 1 and _apart(pairing, exchanged) < SEPARATE:
         return False
     if len(exchanged.classes) > 1 and exchanged.along > SURER:
         limit, least = 2 * UNEXPLAINED if exchanged.along > 2 * SURE and not few else UNEXPLAINED, HALF
@@ -168,11 +187,10 @@ def _explains(pairing: Pairing, found: Renaming) -> bool:
 
 
 def _renaming(pairing: Pairing, table: _Gone, moved: list[tuple[int, int]], after: Tensor) -> Renaming:
-    total = float(pairing.excess().sum())
     gone, variance, whole = table.sums(moved) if moved else (0.0, 1.0, 1.0)
     return Renaming(
         classes=tuple(moved),
-        explained=min(1 - float(after.sum()) / total, 1.0) if total > 0 else 0.0,
+        explained=pairing.explained(after),
         residual=pairing.z(after),
         along=gone / variance**0.5,
         way=gone / whole,
