@@ -25,7 +25,7 @@ z < 8. By chance a class has more or fewer foreign examples, or others, which pu
 
     |m_k - M_k - c_k (F_k - M_k)|^2 = ( c_k w_k - c_k^2 |F_k - M_k|^2 ) / n_k    w_k: the mean of |M_l - M_k|^2
 
-beside its noise; this is no deviation. The alarm must be rarer than usual
+on top of its noise, so as much is not counted as left. The alarm must be rarer than usual
 - 20 times if the reference has fewer than six clients, or if fewer than eight classes or three quarters of them are
   compared, but five at least: noise gives a client labels of most classes
 - 400 times if both is below 0.035: a few odd examples look like that
@@ -70,7 +70,7 @@ KNOWN, FEW_CLASSES = 15, 4
 """Examples of a class with which a reference knows it, and classes that it must know; of fewer classes, all."""
 UNEXPLAINED, EXPLAINED, AWAY, MOSTLY, BETTER = 4.0, 0.5, 0.4, 0.6, 0.3
 APART = 3.0
-"""z in the directions in which classes differ; only one of fifty noisy clients is so far from where noise puts it."""
+"""z in the directions in which classes differ; few noisy clients are so far from where noise puts them."""
 GRID = [i / 50 for i in range(36)]
 PRIOR, WIDER, FAR = 6, 1.5, 4.0
 """So many clients are taken to have so much more variance than expected before any is seen; one farther out than two
