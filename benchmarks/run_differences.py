@@ -1,6 +1,7 @@
 """Compare two folders of runs: tensors byte for byte, records and settings value by value.
 
-Clocks are left out (``timings.jsonl``, ``seconds``), and so are pages, pictures and what a run says of its machine.
+Of a page its data are compared, of a printed text each line. Clocks are left out (``timings.jsonl``, ``seconds``), and
+so are pictures and what a run says of its machine.
 """
 
 from __future__ import annotations
@@ -101,14 +102,15 @@ def _contents(folder: Path) -> dict[str, None]:
 def _is_compared(path: Path) -> bool:
     if path.parent.name == "checkpoints":
         return path.name == "manifest.json"
-    return path.name in RECORDS or path.suffix in (".json", ".safetensors", ".npz", ".toml")
+    return path.name in RECORDS or path.suffix in (".json", ".safetensors", ".npz", ".toml", ".html", ".txt")
 
 
 def _reader(name: str) -> Callable[[Comparison, Path, Path, str], None]:
     if name.endswith("manifest.json"):
         return _compare_checkpoints
     readers = {".jsonl": _compare_lines, ".json": _compare_json, ".safetensors": _compare_safetensors}
-    return (readers | {".npz": _compare_bytes, ".toml": _compare_toml})[Path(name).suffix]
+    readers |= {".npz": _compare_bytes, ".toml": _compare_toml, ".html": _compare_pages, ".txt": _compare_texts}
+    return readers[Path(name).suffix]
 
 
 def _compare_lines(result: Comparison, base: Path, new: Path, where: str) -> None:
@@ -127,6 +129,15 @@ def _compare_json(result: Comparison, base: Path, new: Path, where: str) -> None
 
 def _compare_toml(result: Comparison, base: Path, new: Path, where: str) -> None:
     result.compare_values(*(tomllib.loads(path.read_text()) for path in (base, new)), where)
+
+
+def _compare_pages(result: Comparison, base: Path, new: Path, where: str) -> None:
+    pattern = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+    result.compare_values(*(json.loads(pattern.findall(path.read_text())[0]) for path in (base, new)), where)
+
+
+def _compare_texts(result: Comparison, base: Path, new: Path, where: str) -> None:
+    result.compare_values(*(path.read_text().splitlines() for path in (base, new)), where)
 
 
 def _compare_bytes(result: Comparison, base: Path, new: Path, where: str) -> None:

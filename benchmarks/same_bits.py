@@ -1,17 +1,19 @@
-"""Train the same runs with two versions of fedatlas and compare all they leave, byte for byte.
+"""Train the same runs with two versions of fedatlas and compare all they leave, byte for byte, and what they say.
 
     python benchmarks/same_bits.py --base COMMIT               # every algorithm, engine, resume, adaptation, atlas
     python benchmarks/same_bits.py --base COMMIT --only atlas  # the cases whose name holds a word
     python benchmarks/same_bits.py --base HEAD --quick         # two algorithms
 
 Both versions are driven by their command line. Shared parameters, buffers, what clients remember, records, settings,
-adapted networks and atlases are compared; what only the new version writes is listed. The exit status is 0 if all is
+adapted networks, atlases, what checks and tables print and what pages hold are compared; what only the new version
+writes is listed. The exit status is 0 if all is
 equal but for changes that were wanted (``WANTED``), and 1 if not.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import signal
 import subprocess
@@ -91,7 +93,24 @@ equal_weights = true
 test_own = true
 memory_limit = 0.0001
 """
-CONFIGS = {"small": SMALL, "prompted": PROMPTED, "other": OTHER}
+PERMUTED = """
+[data]
+source = "digits"
+domains = ["handwritten"]
+partition = { name = "permuted-labels", num_clients = 12 }
+held_out = 2
+[model]
+name = "mlp"
+[optimizer]
+name = "sgd"
+lr = 0.05
+[training]
+rounds = 8
+batch_size = 16
+evaluate_every = 4
+"""
+TURNED = PERMUTED.replace("permuted-labels", "rotated")
+CONFIGS = {"small": SMALL, "prompted": PROMPTED, "other": OTHER, "permuted": PERMUTED, "turned": TURNED}
 PLACES = [(engine, workers) for engine in ("loop", "graph") for workers in (1, 2)]
 ATLASES = {
     "client2vec": ["--source", "client2vec", "--epochs", "2"],
@@ -140,6 +159,8 @@ class Command:
     """Kill it when so many rounds are recorded in FOLDER/run."""
     by_base: bool = False
     """Let the base do it on both sides, so that the new version goes on with what the base left."""
+    said_in: str | None = None
+    """Keep what it prints, with its exit status, in this file of FOLDER."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +171,11 @@ class Case:
     commands: tuple[Command, ...]
 
 
-def command(text: str, *more: str, killed_after: int | None = None, by_base: bool = False) -> Command:
+def command(
+    text: str, *more: str, killed_after: int | None = None, by_base: bool = False, said_in: str | None = None
+) -> Command:
     """Return a call from words that are separated by spaces."""
-    return Command((*text.split(), *more), killed_after, by_base)
+    return Command((*text.split(), *more), killed_after, by_base, said_in)
 
 
 def cases() -> Iterator[Case]:
@@ -176,6 +199,9 @@ def cases() -> Iterator[Case]:
     yield Case("other settings", (command("compare fedavg fedprox fedper --config OTHER --folder FOLDER"),))
     yield Case("adaptation", (*_adaptation(),))
     yield Case("atlas", (*_atlases(),))
+    yield Case("checks, and their pages", (*_checks(),))
+    for name in ("permuted", "turned"):
+        yield Case(f"groups, their pages and newcomers, {name}", (*_groups(name),))
     # Relative to the case's folder: a run's config keeps the path as it was given.
     maps = command("map --config SMALL --to atlas.safetensors", *ATLASES["client2vec"])
     # The weights are set: their defaults differ from those of 0.1.0.
@@ -216,6 +242,26 @@ def _atlases() -> Iterator[Command]:
     yield command("map --run FOLDER/run --to FOLDER/own.safetensors")
 
 
+def _checks() -> Iterator[Command]:
+    # Relative to the case's folder, as what they print names paths as they were given.
+    for name, clients in {
+        "heart": "--data heart",
+        "permuted": "--config PERMUTED",
+        "turned": "--config TURNED",
+        "domains": "--config SMALL",
+    }.items():
+        yield command(f"check {clients} --html {name}.html --share", said_in=f"{name}.txt")
+        yield command(f"check {clients} --json", said_in=f"{name}.json")
+
+
+def _groups(name: str) -> Iterator[Command]:
+    config = f"--config {name.upper()}"
+    yield command(f"train {config} --use group --workers 1 --folder grouped")
+    yield command(f"compare fedavg ifca {config} --workers 1 --seeds 0,1 --folder others")
+    yield command("adapt grouped --start group --save newcomers", said_in="adapt.txt")
+    yield command("report grouped --share")
+
+
 def perform(case: Case, tree: Tree, folder: Path, configs: Path, base: Tree) -> str | None:
     """Make a case's files with one version; return what went wrong, if anything did."""
     folder.mkdir(parents=True)
@@ -227,15 +273,24 @@ def perform(case: Case, tree: Tree, folder: Path, configs: Path, base: Tree) -> 
             env=(base if one.by_base else tree).environment(),
             cwd=folder,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE if one.said_in else subprocess.STDOUT,
             text=True,
         )
         if one.killed_after is not None and not _kill(process, folder / "run" / "rounds.jsonl", one.killed_after):
             return f"fedatlas {' '.join(words)} ended before it could be killed"
-        said, _ = process.communicate()
-        if process.returncode not in (0, -signal.SIGKILL if one.killed_after is not None else 0):
-            return f"fedatlas {' '.join(words)} failed:\n{said[-3000:]}"
+        said, remarks = process.communicate()
+        if one.said_in and "Traceback" not in remarks:
+            (folder / one.said_in).write_text(_kept(said, process.returncode, one.said_in))
+        elif process.returncode not in (0, -signal.SIGKILL if one.killed_after is not None else 0):
+            return f"fedatlas {' '.join(words)} failed:\n{(said + (remarks or ''))[-3000:]}"
     return None
+
+
+def _kept(said: str, status: int, name: str) -> str:
+    """Return what a command printed, as a text or as JSON, with its exit status."""
+    if name.endswith(".json"):
+        return json.dumps({"said": json.loads(said), "status": status})
+    return f"{said}exit status {status}\n"
 
 
 def _filled(word: str, paths: dict[str, str]) -> str:
@@ -287,7 +342,7 @@ def compare_trees(
         found.differences = [f"{t.name}: {f}" for t, f in zip(trees, failures, strict=True) if f] + found.differences
         changes += own
         runs = [path.parent.name for path in new.rglob("resolved.json")]
-        if not found.differences and not found.num_tensors:
+        if not found.differences and not found.num_tensors + found.num_values:
             found.differences.append("nothing was compared")
         trained |= {name.rpartition("-")[0] for name in runs}
         result = f"first difference: {found.differences[0]}" if found.differences else "equal"
