@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import click
 import tomli_w
 import typer
 from typer.main import get_command
@@ -88,7 +87,7 @@ class Stage:
         words += ["--overwrite", *([] if self.workers is None else ["--workers", str(self.workers)])]
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            status = _commands().main(words, standalone_mode=False)
+            status = _run(words)
         if status:
             remark(said.getvalue())
             raise typer.Exit(int(status))
@@ -151,11 +150,12 @@ def _advice(found: Diagnosis, fits: Callable[[str], bool]) -> str:
     return next(own.command for own in found.advice if fits(own.command))
 
 
-def _commands() -> click.Command:
+def _run(words: list[str]) -> Any:
+    """Run a command in this process and return its exit status."""
     commands = typer.Typer()
     for command in (train, check):  # with one alone, typer would take its name for an argument
         commands.command()(command)
-    return get_command(commands)
+    return get_command(commands).main(words, standalone_mode=False)
 
 
 def _accuracies(run: Run) -> dict[str, float]:
