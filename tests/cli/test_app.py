@@ -1,6 +1,7 @@
 """What all commands share: help, lists, mistakes and places to write to."""
 
 import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from typer.main import get_command
 from commands import SMALL, invoke
 from fedatlas.cli.app import app
 from fedatlas.cli.catalogue import CATALOGUES
+from fedatlas.cli.flower import app as flower
 from fedatlas.cli.terminal import print_error, print_lines, print_rows, remark
 from fedatlas.config.schema import SETTINGS
 from fedatlas.errors import UsageError
@@ -20,6 +22,31 @@ def test_list_names_everything_with_a_line() -> None:
     for name in ("fedprox", "client2vec", "digits", "cifar10", "dirichlet", "resnet18", "adam"):
         assert re.search(rf"^{name} +\S+", result.output, re.M), name
     assert re.search(r"^client2vec is any of them .* --atlas FILE", result.output, re.M)
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_version_is_printed(option: str) -> None:
+    result = invoke(option)
+    assert (result.exit_code, result.stdout) == (0, f"fedatlas {metadata.version('fedatlas')}\n")
+
+
+@pytest.mark.parametrize("group", [[], ["flower"]])
+def test_commands_alone_print_their_help_on_the_output(group: list[str]) -> None:
+    alone = invoke(*group)
+    assert (alone.exit_code, alone.stderr) == (0, "")
+    assert alone.stdout == invoke(*group, "--help").stdout
+    assert "Commands:" in alone.stdout
+    assert invoke(*group, "--nothing").exit_code == invoke(*group, "nothing").exit_code == 2
+
+
+def test_every_command_takes_h_for_help() -> None:
+    groups = [([], get_command(app)), (["flower"], get_command(flower))]
+    names = [[*group, name] for group, commands in groups for name in commands.commands]  # type: ignore[attr-defined]
+    assert len(names) > 15
+    for words in ([], *names):
+        result = invoke(*words, "-h")
+        assert result.exit_code == 0, words
+        assert "-h, --help" in result.stdout, words
 
 
 def test_list_tells_what_leaves_a_client() -> None:

@@ -33,9 +33,9 @@ def _table(path: Path, *, swapped: bool = False) -> Path:
     return path
 
 
-def test_heart_has_suspects_and_status_2() -> None:
+def test_heart_has_suspects_and_status_4() -> None:
     done = invoke("check", "--data", "heart")
-    assert done.exit_code == 2
+    assert done.exit_code == 4
     assert "switzerland: column 'chol': 0 stands for missing" in done.stdout
     told = fit([*done.stderr.splitlines(), *done.stdout.splitlines()], 80)
     assert sum(-(-len(line) // 80) for line in told) <= 24, "less than a screen"
@@ -56,14 +56,20 @@ def test_json_is_all_that_is_printed() -> None:
     assert set(said["groups"]) == {"cleveland", "hungarian", "switzerland", "va"}
 
 
-def test_nothing_to_do_is_status_0_and_an_inverted_clinic_2(tmp_path: Path) -> None:
+def test_a_suspect_has_another_status_than_a_mistyped_option() -> None:
+    assert invoke("check", "--dta", "heart").exit_code == 2
+    assert invoke("check", "--data", "heart", "--json").exit_code == 4
+    assert "4 a suspect" in invoke("check", "--help").stdout
+
+
+def test_nothing_to_do_is_status_0_and_an_inverted_clinic_4(tmp_path: Path) -> None:
     file = _table(tmp_path / "clinics.csv")
     done = invoke("check", "--data", file, "--set", "data.client=clinic")
     assert done.exit_code == 0, done.output
     assert f"fedatlas train --set data.client=clinic --data {file}" in done.stdout
     file = _table(tmp_path / "west.csv", swapped=True)
     done = invoke("check", "--data", file, "--set", "data.client=clinic", "--json")
-    assert done.exit_code == 2
+    assert done.exit_code == 4
     (suspect,) = json.loads(done.stdout)["suspects"]
     assert (suspect["client"], suspect["kind"]) == ("west", "labels-inverted")
 
@@ -110,7 +116,7 @@ def test_the_page_stands_alone_and_escapes_names(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("west", "<west>"))
     page = tmp_path / "pages" / "check.html"
     done = invoke("check", "--data", file, "--set", "data.client=clinic", "--html", page)
-    assert done.exit_code == 2, done.output
+    assert done.exit_code == 4, done.output
     assert "<west>" not in page.read_text()
     block = read_block(page)
     assert "<west>" in block["clients"]["name"]
@@ -130,7 +136,7 @@ def test_a_run_s_clients_are_checked_with_the_run_s_config(tmp_path: Path) -> No
     done = invoke("train", "--data", "heart", "--rounds", 1, "--folder", folder)
     assert done.exit_code == 0, done.output
     done = invoke("check", folder)
-    assert done.exit_code == 2
+    assert done.exit_code == 4
     assert f"fedatlas check --config {folder / 'config.toml'}" in done.stdout
     assert config.federation().name in done.stdout
 

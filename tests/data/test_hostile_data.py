@@ -120,7 +120,7 @@ def test_classes_without_examples_cost_a_check_nothing() -> None:
     inputs = (rng.normal(size=(60, 3)) + labels[:, None]).astype(np.float32)
     domain = [f"h{i % 3}" for i in range(60)]
     data = from_arrays(inputs, labels, classes=[f"c{i}" for i in range(20_000)], domain=domain)
-    assert check(federate(data, ByDomain(), seed=0), progress=False).status in (0, 1, 2)
+    assert check(federate(data, ByDomain(), seed=0), progress=False).status in (0, 1, 4)
 
 
 def test_a_corrupt_stream_of_lzma_is_one_error(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ A command's file is imported with the app, so none of them imports torch before 
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version as installed
+from typing import Annotated
 
 import typer
 
@@ -18,12 +20,13 @@ from fedatlas.cli.flower import app as flower
 from fedatlas.cli.list import list_
 from fedatlas.cli.map import map_
 from fedatlas.cli.report import report
+from fedatlas.cli.terminal import help_alone, say
 from fedatlas.cli.train import train
 
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     help="Federated learning where every client has a vector that says what its data looks like.",
 )
 for command in (adapt, check, train, compare, demo, export, report):
@@ -31,6 +34,18 @@ for command in (adapt, check, train, compare, demo, export, report):
 app.command(name="map")(map_)
 app.command(name="list")(list_)
 app.add_typer(flower, name="flower")
+
+
+@app.callback(invoke_without_command=True)
+def begin(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version.")] = False,
+) -> None:
+    """Print the version if it is asked for, and the help where no command follows."""
+    if version:
+        say(f"fedatlas {installed('fedatlas')}")
+        raise typer.Exit
+    help_alone(context)
 
 
 def main() -> None:

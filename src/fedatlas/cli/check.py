@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedatlas.atlas.doctor.diagnosis import Diagnosis
 
 UNUSABLE = 3
-"""The exit status if the data cannot be used; 0, 1 and 2 are the diagnosis."""
+"""The exit status if the data cannot be used; 0, 1 and 4 are the diagnosis, and 2 is a mistyped option's."""
 
 
 def check(
@@ -46,7 +46,7 @@ def check(
 ) -> None:
     """Say how the clients differ, whose data are probably wrong, and what to do; before any training.
 
-    Exit status: 0 nothing to do, 1 advice, 2 a suspect, 3 the data cannot be used.
+    Exit status: 0 nothing to do, 1 advice, 4 a suspect, 3 the data cannot be used, 2 a mistyped option.
     """
     with friendly(UNUSABLE):
         if encoder not in ENCODERS.entries:

@@ -11,13 +11,17 @@ import typer
 
 from fedatlas.cli.node_owner import audit, need_flower, owner_policy, policy
 from fedatlas.cli.options import MACHINE, AllowCodeOption, DeviceOption, SetOption
-from fedatlas.cli.terminal import friendly, print_rows, say
+from fedatlas.cli.terminal import friendly, help_alone, print_rows, say
 from fedatlas.errors import UsageError
 
 if TYPE_CHECKING:
     from fedatlas.flower.deploy.keys import KeyFolder
 
-app = typer.Typer(no_args_is_help=True, help="Run over a network, on Flower: keys, server, nodes, runs.")
+app = typer.Typer(
+    help="Run over a network, on Flower: keys, server, nodes, runs.",
+    invoke_without_command=True,
+    callback=help_alone,
+)
 
 KeysOption = Annotated[Path | None, typer.Option("--keys", help="The folder that `fedatlas flower keys` made.")]
 InsecureOption = Annotated[bool, typer.Option("--insecure", help="No encryption and no keys: for trials only.")]

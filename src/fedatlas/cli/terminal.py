@@ -45,6 +45,12 @@ def say(text: str, *, bold: bool = False) -> None:
     typer.echo(typer.style(printable(text), bold=True) if bold else printable(text))
 
 
+def help_alone(context: typer.Context) -> None:
+    """Print the help of commands where none of them is named; that is not a mistake."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
 def remark(text: str, *, title: str = "", colour: str = "") -> None:
     """Print a text beside the output, where it is not part of the result, after a title that stands out."""
     text = f"{typer.style(title, fg=colour, bold=True)} {printable(text)}" if title else printable(text)

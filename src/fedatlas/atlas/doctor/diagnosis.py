@@ -12,8 +12,8 @@ from fedatlas.atlas.summary import Summary
 from fedatlas.atlas.verdict import Finding
 from fedatlas.data.html import facts_table, rows_table
 
-NOTHING, ADVICE, SUSPECT = 0, 1, 2
-"""Exit statuses of ``fedatlas check``: one model for all; something to do; a client to look at."""
+NOTHING, ADVICE, SUSPECT = 0, 1, 4
+"""Exit statuses of ``fedatlas check``: one model for all, something to do, a suspect; 2 is a wrong option's."""
 MOST_SHOWN = {"groups": 5, "suspects": 6, "different": 4}
 """Lines of each part of the text, so that all fits on a screen."""
 MOST_NAMED = 6
@@ -58,7 +58,7 @@ class Diagnosis:
 
     @property
     def status(self) -> int:
-        """0 if one model for all is right, 1 if there is something to do, 2 if there is a suspect."""
+        """0 if one model for all is right, 1 if there is something to do, 4 if there is a suspect."""
         if self.suspects:
             return SUSPECT
         found = any(finding.found for finding in (self.inputs, self.label_shares, self.labelling))
