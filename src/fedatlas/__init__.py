@@ -4,8 +4,7 @@ This is the door: what most programs need. Recipes are in ``fedatlas.algorithms`
 models in ``fedatlas.models``. A name is imported when it is first used, so that ``import fedatlas`` takes no time.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedatlas.registry import lazy_exports
 
@@ -123,13 +122,4 @@ __all__ = [
     "train",
 ]
 
-_ROOMS = ("adapting", "algorithms", "atlas", "data", "models", "report", "testing")
-_export = lazy_exports(__name__)
-
-
-def __getattr__(name: str) -> Any:
-    return importlib.import_module(f"{__name__}.{name}") if name in _ROOMS else _export(name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__)

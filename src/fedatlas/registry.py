@@ -126,22 +126,36 @@ def _parameters(node: ast.FunctionDef | ast.ClassDef, classes: Mapping[str, ast.
     return tuple(dict.fromkeys([name for base in bases for name in _parameters(base, classes)] + own))
 
 
-def lazy_exports(package: str) -> Callable[[str], Any]:
-    """Return a package's ``__getattr__``: a name is imported when it is first used.
+def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a package's ``__getattr__`` and ``__dir__``: a name is imported when it is first used.
 
-    The names and their modules are those of the package's ``if TYPE_CHECKING:`` block, which type checkers read too.
+    The names and their modules are those of the package's ``if TYPE_CHECKING:`` block, which type checkers read too. A
+    package without ``__all__`` offers its modules.
     """
     module = sys.modules[package]
+    file = str(module.__file__)
 
     def get(name: str) -> Any:
-        home = _exports(str(module.__file__)).get(name)
+        home = _exports(file).get(name, package if name in offered() else None)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if home == package:
+            return importlib.import_module(f"{package}.{name}")
         value = getattr(importlib.import_module(home), name)
         setattr(module, name, value)
         return value
 
-    return get
+    def offered() -> list[str]:
+        return sorted(vars(module).get("__all__") or _modules(file))
+
+    return get, offered
+
+
+@cache
+def _modules(file: str) -> list[str]:
+    """Return the modules and packages beside a package's ``__init__``."""
+    paths = (*Path(file).parent.glob("*.py"), *(path.parent for path in Path(file).parent.glob("*/__init__.py")))
+    return [path.stem for path in paths if not path.stem.startswith("_")]
 
 
 @cache

@@ -50,4 +50,4 @@ def test_without_flower_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_extra_installs_the_version_that_is_wanted() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert extras["flower"] == [f"flwr~={WANTED}.0"]
+    assert f"flwr~={WANTED}.0" in extras["flower"]

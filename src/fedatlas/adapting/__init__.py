@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Adapted", "Adapter", "adapt", "export_run", "load_personalised", "read_about"]
 
-__getattr__ = lazy_exports(__name__)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -61,7 +61,7 @@ class _Recipes(ModuleType):
         return ALGORITHMS[name]
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *ALGORITHMS})
+        return sorted({"ALGORITHMS", "build_algorithm", "recipe", "standalone", *ALGORITHMS})
 
 
 sys.modules[__name__].__class__ = _Recipes

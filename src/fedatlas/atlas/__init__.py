@@ -62,4 +62,4 @@ __all__ = [
     "train_index_network",
 ]
 
-__getattr__ = lazy_exports(__name__)
+__getattr__, __dir__ = lazy_exports(__name__)

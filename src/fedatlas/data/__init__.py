@@ -77,4 +77,4 @@ __all__ = [
     "load_digits_domains",
 ]
 
-__getattr__ = lazy_exports(__name__)
+__getattr__, __dir__ = lazy_exports(__name__)

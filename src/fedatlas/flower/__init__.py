@@ -9,12 +9,15 @@ It needs the extra ``flower`` (flwr 1.41). A Flower app is two lines, which ``fe
 from typing import TYPE_CHECKING, Any
 
 from fedatlas.flower.version import check_flower
+from fedatlas.registry import lazy_exports
 
 if TYPE_CHECKING:
     from fedatlas.flower.node.front import make_client_app
     from fedatlas.flower.server.app import make_server_app
 
 __all__ = ["make_client_app", "make_server_app"]
+
+_, __dir__ = lazy_exports(__name__)
 
 
 def __getattr__(name: str) -> Any:

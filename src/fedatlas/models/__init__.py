@@ -25,4 +25,4 @@ __all__ = [
     "without_running_statistics",
 ]
 
-__getattr__ = lazy_exports(__name__)
+__getattr__, __dir__ = lazy_exports(__name__)
