@@ -57,6 +57,7 @@ NO_SWITCH = {
     "clustered": "it samples otherwise; with equal sizes and all clients it is the base",
     "harmofl": "it normalises the images whatever its settings",
     "fedper": "a split has no weight",
+    "local": "a split has no weight",
     "fedbn": "a split has no weight",
     "fedpce": "its norms are made from the embedding whatever its settings",
     "fedgc": "GC-Net stays whatever its settings; without weights it is the base over that model",

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fedatlas.algorithms.harmofl import harmofl as harmofl
     from fedatlas.algorithms.ifca import ifca as ifca
     from fedatlas.algorithms.krum import krum as krum
+    from fedatlas.algorithms.local import local as local
     from fedatlas.algorithms.median import median as median
     from fedatlas.algorithms.moon import moon as moon
     from fedatlas.algorithms.multi_krum import multi_krum as multi_krum

@@ -80,6 +80,8 @@ class ClusteredBySimilarity(Sampler):
 
     def observe(self, memory: Tensors, cohort: Cohort) -> Tensors:
         """Keep the changes of the clients that answered, and compare them with everyone's."""
+        if not any(upload.change for upload in cohort.uploads):
+            return memory  # nothing is shared: by their changes all clients are alike
         changes = {key: change for key, change in memory.items() if key != PAIRS}
         for upload in cohort.uploads:
             parts = [upload.change[name].flatten() for name in sorted(upload.change)]
