@@ -12,7 +12,7 @@ import numpy as np
 from fedatlas.report.groups import Group, Spread, final, scored
 from fedatlas.report.intervals import over_examples, over_seeds, wilson
 from fedatlas.report.packing import pack, pack_figures
-from fedatlas.report.tables import best_rounds, columns_of
+from fedatlas.report.tables import best_rounds, columns_of, last_metric
 from fedatlas.report.weights import spaced, weights_block
 from fedatlas.runs.run import Run
 from fedatlas.runs.schema import SHARES
@@ -86,10 +86,12 @@ class Served:
             "privacy": _privacy(self.group),
             "seeds": len(runs),
             "alike": len(self.alike),
+            "of": self._of(),
             "rounds": len(runs[0].rounds),
             "planned": training["rounds"],
             "unfinished": sum(len(run.rounds) < int(run.resolved["training"]["rounds"]) for run in runs),
             "metrics": _metrics(self.group, kind),
+            "client_mean": _figure([v for run in runs if (v := last_metric("client_mean")(run)) is not None]),
             "best_round": best_rounds(self.group),
             "seconds": round(sum(run.seconds for run in runs), 1),
             "clients": {
@@ -104,6 +106,16 @@ class Served:
             "classes": self._classes(names, shown),
             "newcomers": [_newcomer(record, run.metric) for run in runs for record in run.adapted],
         }
+
+    def _of(self) -> str:
+        """Return of which runs the clients' own figures are, where there are several: each may split the data anew."""
+        if len(self.group.runs) == 1 or not self.alike:
+            return ""
+        count = len(self.group.runs)
+        if len(self.alike) > 1:
+            return f"mean over {count} runs" if len(self.alike) == count else f"mean over {len(self.alike)} of {count} runs"
+        seeds = set(self.alike[0].resolved["seeds"].values())
+        return f"seed {seeds.pop()}" if len(seeds) == 1 else f"one of {count} runs"
 
     def _intervals(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the ends of each client's interval: Wilson's of an accuracy, of others what the runs recorded."""
@@ -206,7 +218,7 @@ def _by_seed(group: Group) -> dict[str, tuple[float, int]]:
 
 
 def _metrics(group: Group, kind: str) -> list[dict[str, Any]]:
-    """Return the figures of the last evaluation, with an interval: over seeds, or of one run over test examples.
+    """Return the figures of the last evaluation: over several runs with their deviation, of one with an interval.
 
     ``kind`` is the word for what clients are gathered by: domain, or kind.
     """
@@ -216,22 +228,28 @@ def _metrics(group: Group, kind: str) -> list[dict[str, Any]]:
         values = [v for run in group.runs if (v := column.read(run)) is not None and math.isfinite(v)]
         if not values or column.title == "best":
             continue
-        spread = Spread.of(values)
-        # Of two values Student's interval is so wide that it says nothing.
-        half = over_seeds(values)[1] if len(values) > 2 else None
+        half = None
         if len(values) == 1 and group.runs[0].metric == BINOMIAL and column.title in parts:
             count = ((final(group.runs[0]) or {}).get(parts[column.title]) or {}).get("num_examples", 0)
-            half = over_examples(spread.mean, 0.0, count)[1] if count else None
+            half = short(over_examples(values[0], 0.0, count)[1]) if count else None
         found.append(
             {
                 "title": _title(column.title, kind, len(values)),
-                "mean": short(spread.mean),
-                "half": None if half is None else short(half),
                 "lower": column.lower_is_better,
                 "about": column.note.replace("domain", kind),
             }
+            | _figure(values, half)
         )
     return found
+
+
+def _figure(values: Sequence[float], half: float | None = None) -> dict[str, float | None]:
+    """Return a figure's mean over runs and their deviation; of one run half of its interval, if that is known."""
+    if not values:
+        return {"mean": None, "deviation": None, "half": None}
+    spread = Spread.of(values)
+    deviation = None if spread.deviation is None else short(spread.deviation)
+    return {"mean": short(spread.mean), "deviation": deviation, "half": half}
 
 
 def _title(column: str, kind: str, runs: int) -> str:

@@ -3,7 +3,7 @@
 import { commonest, worseThanCommonest } from "./data.js";
 import { clientLink, commandCode, copyButton, make } from "./dom.js";
 import { capital, clip, kindWords, plural } from "./format.js";
-import { bare, metric, signed, told, withSpan, worse, worstOf } from "./metric.js";
+import { metric, signed, told, withSpan, worse, worstOf } from "./metric.js";
 import { groupOf, groupTitle } from "./plane.js";
 import { showCard, state } from "./state.js";
 import { known, mean } from "./stats.js";
@@ -70,7 +70,7 @@ function worstAnswer(block) {
       "p",
       {},
       link(block, client),
-      `: ${metric.title} ${withSpan(own, client)}${where}`.replaceAll(" %", "\u00a0%"),
+      `: ${metric.title} ${withSpan(own, client)}${where}${own.of ? ` (${own.of})` : ""}`.replaceAll(" %", "\u00a0%"),
     ),
     simplerPart(block, own, client),
     make("p", { class: "aside" }, mainReason(block, client)),
@@ -160,7 +160,7 @@ export function betterPart(block) {
     { class: "lead" },
     "Best of what was run: ",
     make("b", {}, clip(better, 28)),
-    `, ${signed(value, half)} ± ${bare(half, half)}${metric.percent ? " points" : ""} of ${metric.title} against ${clip(first, 24)}, over ${over}.`,
+    `, ${signed(value, half)}${metric.percent ? " points" : ""} of ${metric.title} against ${clip(first, 24)} (95 % interval ${signed(value - half, half)} to ${signed(value + half, half)}, over ${over}).`,
   );
 }
 

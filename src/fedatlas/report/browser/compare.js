@@ -5,7 +5,18 @@ import { intervalBar } from "./chart.js";
 import { kindColor } from "./color.js";
 import { choice, make, note, renew } from "./dom.js";
 import { clip, plural, thousands } from "./format.js";
-import { bare, hasIntervals, metric, metricTitle, plusMinus, sidewards, signed, told, unit, worse } from "./metric.js";
+import {
+  difference,
+  hasIntervals,
+  metric,
+  metricTitle,
+  sidewards,
+  signed,
+  summary,
+  told,
+  unit,
+  worse,
+} from "./metric.js";
 import { change, listen, state } from "./state.js";
 import { known, mean } from "./stats.js";
 
@@ -65,16 +76,20 @@ function fillFigures(node) {
   const trained = known([...own.value].filter((_, i) => !block.clients.held_out[i]));
   const parts = [];
   const main = found[metric.name];
+  // Of several runs all figures are over the runs, but for those that say of which run they are.
+  const over = own.seeds > 1 ? `mean ± standard deviation over ${own.seeds} runs` : "";
   if (main)
     parts.push(
       figure(
         `${metric.title} over test examples`,
-        plusMinus(main.mean, main.half) + unit(),
-        "each test example counts alike",
+        summary(main, unit()),
+        over || `each test example counts alike${main.half === null ? "" : "; 95 % interval"}`,
       ),
     );
   const worst = worstClient(own);
-  if (worst !== null) {
+  const worsts = found["worst client of a run"];
+  if (worsts) parts.push(figure("worst client", summary(worsts, unit()), over));
+  else if (worst !== null) {
     const words = make(
       "button",
       { type: "button", class: "link", on: { click: () => change({ chosen: worst }) } },
@@ -83,19 +98,24 @@ function fillFigures(node) {
     parts.push(figure("worst client", told(own.value[worst]), words));
   }
   if (trained.length > 1)
-    parts.push(figure(`${metric.title} over clients`, told(meanOverClients(own)), "each client counts alike"));
+    parts.push(
+      own.seeds > 1
+        ? figure(`${metric.title} over clients`, summary(own.client_mean, unit()), over)
+        : figure(`${metric.title} over clients`, told(meanOverClients(own)), "each client counts alike"),
+    );
   if (trained.length && hasIntervals(own)) {
     const below = clearlyBelow(own);
     parts.push(
       figure(
         `clearly ${sidewards()} the mean over clients`,
         thousands(below.length),
-        `of ${plural(trained.length, "client")} that train and were tested`,
+        `of ${plural(trained.length, "client")} that train and were tested${own.of ? `, ${own.of}` : ""}`,
       ),
     );
   }
   const held = found["held out"];
-  if (held) parts.push(figure("held-out clients", plusMinus(held.mean, held.half) + unit(), "never trained"));
+  if (held)
+    parts.push(figure("held-out clients", summary(held, unit()), over ? `never trained; ${over}` : "never trained"));
   parts.push(
     figure(
       "rounds",
@@ -169,11 +189,11 @@ function algorithmRow(own, i, titles, wide) {
   const sure = !same && half !== null && Math.abs(value) > half;
   const better = metric.higher ? value > 0 : value < 0;
   const cells = [
-    make("td", {}, found[metric.name] ? plusMinus(found[metric.name].mean, found[metric.name].half) : "–"),
+    make("td", {}, found[metric.name] ? summary(found[metric.name]) : "–"),
     make(
       "td",
       { title: about },
-      same ? "–" : half === null ? signed(value, null) : `${signed(value, half)} ± ${bare(half, half)}`,
+      same ? "–" : difference(value, half),
       same || sure ? null : make("small", { class: "aside" }, " may be chance"),
     ),
     make(
@@ -188,7 +208,7 @@ function algorithmRow(own, i, titles, wide) {
             color: kindColor(sure ? (better ? 2 : 5) : 0),
           }),
     ),
-    ...titles.map((title) => make("td", {}, found[title] ? plusMinus(found[title].mean, found[title].half) : "–")),
+    ...titles.map((title) => make("td", {}, found[title] ? summary(found[title]) : "–")),
     make("td", {}, thousands(own.seconds)),
   ];
   const name = make(
@@ -220,9 +240,10 @@ function intervalNote() {
   const said =
     (sure ? "" : "No difference here is beyond chance. ") +
     (metric.percent ? "In percent. " : "") +
-    (metric.higher ? "" : "Lower is better. ");
+    (metric.higher ? "" : "Lower is better. ") +
+    (block.algorithms.some((own) => own.seeds > 1) ? "± is the standard deviation over runs. " : "");
   if (all.some((one) => /^\d+ seeds$/.test(one[2])))
-    return [`${said}± is half of a 95 % interval over seeds. A difference whose interval holds 0 may be chance.`];
+    return [`${said}In brackets: 95 % intervals, of differences over seeds. One that holds 0 may be chance.`];
   if (metric.name !== "accuracy") return [`${said}One seed each: a difference may be chance.`, ...withSeeds()];
-  return [`${said}± is half of a 95 % interval over test examples: another seed may differ by more.`, ...withSeeds()];
+  return [`${said}In brackets: 95 % intervals over test examples. Another seed may differ by more.`, ...withSeeds()];
 }

@@ -40,7 +40,10 @@ function lead() {
   const names = block.classes.map((name) => clip(name, 20));
   if (names.length > MOST_LABELS) said.push(plural(names.length, "class", "es"));
   else if (names.length > 1) said.push(`${names.length} labels: ${names.slice(0, -1).join(", ")} and ${names.at(-1)}`);
-  return `${said.join(", ")}.`;
+  const first = block.algorithms[0];
+  // Each seed may split the data anew; a client of one is then nobody of another.
+  const whose = first && first.alike < first.seeds ? ` Clients, their figures and the map are of ${first.of}.` : "";
+  return `${said.join(", ")}.${whose}`;
 }
 
 function themeButton() {

@@ -45,9 +45,17 @@ export function withSpan(own, client, sign = unit()) {
   return Number.isNaN(own.low[client]) ? text : `${text} (${span(own.low[client], own.high[client])})`;
 }
 
-export function plusMinus(value, half) {
-  if (value === null || Number.isNaN(value)) return "–";
-  return half === null ? bare(value) : `${bare(value, half)} ± ${bare(half, half)}`;
+export function summary({ mean, deviation, half }, sign = "") {
+  // The mean over runs ± their standard deviation; of one run its figure, and its interval where there is one.
+  if (mean === null) return "–";
+  if (deviation !== null) return `${bare(mean, deviation)} ± ${bare(deviation, deviation)}${sign}`;
+  return half === null ? bare(mean) + sign : `${bare(mean, half)}${sign} (${span(mean - half, mean + half)})`;
+}
+
+export function difference(value, half) {
+  // A difference, and its interval where there is one.
+  if (half === null) return signed(value, null);
+  return `${signed(value, half)} (${signed(value - half, half)} to ${signed(value + half, half)})`;
 }
 
 export function signed(value, half) {
