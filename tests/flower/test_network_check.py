@@ -147,18 +147,6 @@ def test_nothing_but_what_is_declared_leaves_a_client(tmp_path: Path) -> None:
     assert declared == {name: form for kind in sent.values() for name, form in kind.items()}
 
 
-@pytest.mark.parametrize("kind", ["figures", "hashes"])
-def test_a_run_that_trains_gets_no_figures(kind: str, tmp_path: Path) -> None:
-    config = config_of("fedavg", count=4)
-    grid = grid_of(tmp_path, config, handed_out(pictures(), tmp_path / "data"))
-    for context in grid.contexts.values():
-        context.run_config["task"] = "train"
-    grid.push_messages([Message(RecordDict(), 1, f"query.{kind}")])
-    (reply,) = grid.replies.values()
-    assert reply.has_error()
-    assert "UsageError" in reply.error.reason
-
-
 def test_figures_that_contradict_each_other_are_not_used(tmp_path: Path) -> None:
     config = config_of("fedavg", count=4)
 

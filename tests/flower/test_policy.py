@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord
 from typer.testing import CliRunner
 
 from fedatlas.cli.flower import app as commands
 from fedatlas.config.config import Config
 from fedatlas.data import from_npz
 from fedatlas.errors import FedatlasError, RunFolderError, UsageError
-from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.node.apps import check_app
-from fedatlas.flower.node.audit import AuditLog
 from fedatlas.flower.node.gate import disclosures_of, wanted_by
 from fedatlas.flower.node.policy import Policy, changed_settings, policy_text
 from fedatlas.flower.protocol.data_form import DataForm
@@ -24,69 +22,12 @@ from fedatlas.flower.protocol.messages import arrays
 from fedatlas.flower.server.app import serve
 from fedatlas.flower.server.transport import FlowerClients
 from fedatlas.runs.files import inside
-from fedatlas.testing.flower_grid import InProcessGrid
-from flower_network import clients, handed_out
+from hostile_server import Server, refused
 from raising import raises
 
 pytestmark = pytest.mark.attack("a server means harm")
 
-RUN = "00c0ffee"
 INDEX = '{ source = "client2vec", strategy = "federated", epochs = 1, encoder = "builtin" }'
-
-
-class Server:
-    """A server that sends one node whatever it likes."""
-
-    def __init__(self, folder: Path, *settings: str, policy: str | None = None, examples: int | None = None) -> None:
-        self.folder, self.memory = folder, folder / "state" / "memory"
-        federation = clients(1)
-        own = [
-            "algorithm.name=fedavg",
-            "model.name=mlp",
-            "training.batch_size=8",
-            "flower.clients=1",
-            "flower.wait=1",
-            "flower.deadline=1",
-        ]
-        (folder / "run.toml").write_text(Config.load(None, [*own, *settings]).to_toml())
-        (node,) = handed_out(federation, folder / "data").values()
-        (folder / "policy.toml").write_text(policy_text() if policy is None else policy)
-        self.node = {**node, "policy": str(folder / "policy.toml"), "memory": str(self.memory)}
-        self.grid = InProcessGrid(make_client_app(folder / "run.toml"), {self.node["client"]: self.node})
-        self.about: dict[str, Any] = {
-            **DataForm.of(federation.data).values(),
-            "run": RUN,
-            "place": 0,
-            "version": 0,
-            "keep": [0],
-            "atlas": "",
-            "branch": False,
-        }
-
-    def set(self, settings: str) -> None:
-        """Change the run's settings, as `flwr run --run-config` does."""
-        self.grid.contexts[1].run_config["settings"] = settings
-
-    def ask(self, kind: str, about: dict[str, Any] | None = None, **records: Any) -> Message:
-        """Return a node's answer."""
-        told = {"about": ConfigRecord({**self.about, **(about or {})})} if kind != "query.hello" else {}
-        (sent,) = self.grid.push_messages([Message(RecordDict({**told, **records}), 1, kind)])
-        (reply,) = self.grid.pull_messages([sent])
-        return reply
-
-    def train(self, **about: Any) -> Message:
-        """Ask for a round of training."""
-        own = {"round": 1, "rounds": 1, "test_own": False, "holds_back": False, "branch": False, "restarts": False}
-        return self.ask("train", {**own, **about}, shared=arrays({}), buffers=arrays({}))
-
-    def log(self) -> list[dict[str, Any]]:
-        """Return the node's audit log."""
-        return list(AuditLog(self.memory / "audit.jsonl").entries())
-
-
-def refused(reply: Message, said: str) -> bool:
-    """Return whether nothing came back but a reason."""
-    return bool(reply.has_error() and said in str(reply.error.reason))
 
 
 REQUESTS: dict[str, tuple[str, str, str]] = {

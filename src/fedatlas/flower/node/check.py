@@ -8,8 +8,8 @@ from flwr.app import RecordDict
 
 from fedatlas.atlas.doctor.duplicates import keyed_hashes
 from fedatlas.atlas.doctor.figures import describe_clients, example_keys
-from fedatlas.errors import DataError, UsageError
-from fedatlas.flower.node.request import CHECK, Request
+from fedatlas.errors import DataError
+from fedatlas.flower.node.request import Request
 from fedatlas.flower.protocol.messages import ABOUT, arrays, plain
 from fedatlas.flower.server.questions import ROW
 from fedatlas.runs.files import atomic_write, private_folder
@@ -21,14 +21,12 @@ _SHORTEST_KEY = 16
 
 def figures(request: Request, _: RecordDict) -> RecordDict:
     """Return figures about the client's columns, images and copies."""
-    _only_in_a_check(request)
     (own,) = describe_clients(request.federation)
     return RecordDict({ROW: arrays(own.tensors())})
 
 
 def hashes(request: Request, _: RecordDict) -> RecordDict:
     """Return a keyed hash of nothing and of each training example; none if the node was given no key."""
-    _only_in_a_check(request)
     found = np.zeros(0, np.int64)
     if request.node.copies_key is not None:
         key = request.node.copies_key.read_bytes().strip()
@@ -57,12 +55,3 @@ def card(request: Request, _: RecordDict) -> RecordDict:
         private_folder(request.node.memory)
         atomic_write(request.node.memory / CARD, ("\n".join(lines) + "\n").encode())
     return RecordDict({ABOUT: plain({"received": True})})
-
-
-def _only_in_a_check(request: Request) -> None:
-    if request.task != CHECK:
-        raise UsageError(
-            "figures about examples leave this client only for a check, and this run is for something else.",
-            code="settings-conflict",
-            task=request.task,
-        )

@@ -12,7 +12,7 @@ from flwr.app import RecordDict
 
 from fedatlas.algorithms.registry import ALGORITHMS, build_algorithm, standalone
 from fedatlas.atlas.doctor.figures import FIGURES, HASHES
-from fedatlas.atlas.sources import disclosures_by_source
+from fedatlas.atlas.sources import disclosures_by_source, summary_by_class
 from fedatlas.atlas.summary import summary_disclosures
 from fedatlas.config.config import Config
 from fedatlas.data.federation import Federation
@@ -26,8 +26,14 @@ from fedatlas.parts.disclosure import Disclosure, words
 
 ATLAS_KINDS = ("query.row", "query.sums", "query.cells", "query.pairs", "query.index", "train.index")
 """The messages with which an atlas is made."""
+SUMMARY_KINDS = ("query.sums", "query.cells")
+"""Those of them that a check sends too."""
 CHECK_KINDS = ("query.figures", "query.hashes", "query.card")
-"""The messages of a check, which also asks for sums and cells."""
+"""The other messages of a check."""
+ALGORITHM_KINDS = ("train", "evaluate", "query.introduce", "query.survey", "query.losses", "query.adapt")
+"""The messages whose replies hold what an algorithm takes."""
+CHECK_NAME = "check"
+"""The disclosure of a check."""
 
 
 class Gate:
@@ -52,21 +58,33 @@ class Gate:
         self.policy.check_examples(count)
         if self.kind == "query.hello":  # a run that would ask for too much is better told so before it begins
             self.policy.check_disclosed({TABLES: "the sums of a table's columns"} if is_table else {})
-            self.policy.check_disclosed({} if self.task == CHECK else disclosures_in(config))
-        elif self.task == CHECK or self.kind in CHECK_KINDS:
-            self.policy.check_disclosed(self._check_disclosure())
+            self.policy.check_disclosed(check_disclosure() if self.task == CHECK else disclosures_in(config))
+        elif self.kind in SUMMARY_KINDS:
+            self.policy.check_disclosed(self._summary_disclosure(config))
         elif self.kind in ATLAS_KINDS:
             self.policy.check_disclosed(atlas_disclosure(config))
-        else:
+        elif self.kind in CHECK_KINDS:
+            self.policy.check_disclosed(self._figures_disclosure())
+        elif self.kind in ALGORITHM_KINDS:
             self.policy.check_disclosed(disclosures_of(algorithm(), config))
+        else:
+            self.policy.refuse_kind(self.kind)
 
-    def _check_disclosure(self) -> dict[str, str]:
-        """Return what leaves a client for a check of its data; a card only comes."""
+    def _summary_disclosure(self, config: Config) -> dict[str, str]:
+        """Return what a summary takes: one that is agreed to for a check, or for the atlas that the config makes."""
+        if self.policy.discloses(CHECK_NAME):
+            return check_disclosure()
+        made = config.atlas_settings()
+        by_class = None if made is None else summary_by_class(str(made["source"]))
+        # A check asks for sums by class; an owner who agreed to an atlas of inputs alone did not agree to those.
+        fits = by_class or (by_class is False and self.task != CHECK)
+        return atlas_disclosure(config) if fits else check_disclosure()
+
+    def _figures_disclosure(self) -> dict[str, str]:
+        """Return what leaves a client for a check beside its summary; a card only comes."""
         if self.kind == "query.card" or (self.kind == "query.hashes" and not self.has_key):
             return {}
-        if self.kind == "query.hashes":
-            return {"check, copies": "; ".join(words([HASHES]))}
-        return {"check": "; ".join(words([*summary_disclosures(), *FIGURES]))}
+        return {"check, copies": "; ".join(words([HASHES]))} if self.kind == "query.hashes" else check_disclosure()
 
     def shown(self, federation: Federation) -> Federation:
         """Return what the reply to this message may be made of: for an atlas or a check no class of few examples."""
@@ -120,6 +138,11 @@ def contents(reply: RecordDict) -> dict[str, Any]:
         for name, record in reply.array_records.items()
     }
     return found | {name: sorted(values(reply, name)) for name in (*reply.metric_records, *reply.config_records)}
+
+
+def check_disclosure() -> dict[str, str]:
+    """Return what leaves a client for a check of its data: its name in the policy, and what it is."""
+    return {CHECK_NAME: "; ".join(words([*summary_disclosures(), *FIGURES]))}
 
 
 def atlas_disclosure(config: Config) -> dict[str, str]:

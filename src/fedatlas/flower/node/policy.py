@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fedatlas.config.config import Config
 from fedatlas.config.schema import defaults
@@ -104,8 +104,16 @@ class Policy:
     def check_disclosed(self, names: Mapping[str, str]) -> None:
         """Raise PolicyError if one of these names may not leave; the values say what it is."""
         for name, why in names.items():
-            if name not in self.disclosures and ANY not in self.disclosures:
+            if not self.discloses(name):
                 raise _refused(f"{why} may not leave this node (disclosure {name!r})", "disclosure", name)
+
+    def discloses(self, name: str) -> bool:
+        """Return whether a disclosure of this name is agreed to."""
+        return name in self.disclosures or ANY in self.disclosures
+
+    def refuse_kind(self, kind: str) -> NoReturn:
+        """Raise PolicyError for a type of message that has no rule here."""
+        raise _refused(f"a message of type {kind!r} has no rule here", "message", kind)
 
     def _lets_set(self, key: str, value: Any) -> bool:
         allowed = False
