@@ -73,7 +73,7 @@ def describe_error(error: Exception) -> str:
 
 def hello(request: Request, _: RecordDict) -> RecordDict:
     """Return the client's name, its counts of examples and their form."""
-    node, client = request.node, request.node.federation.clients[0]
+    node, client = request.node, request.federation.clients[0]
     about: dict[str, Any] = {
         "name": node.name,
         "num_train": len(client.train),
@@ -81,7 +81,7 @@ def hello(request: Request, _: RecordDict) -> RecordDict:
         "held_out": node.held_out,
         "domain": client.domain or "",
         "position": -1 if node.position is None else node.position,
-        **DataForm.of(node.federation.data, client.train[:0] if node.held_out else client.train).values(),
+        **DataForm.of(request.federation.data, client.train[:0] if node.held_out else client.train).values(),
     }
     return RecordDict({ABOUT: plain(about)})
 

@@ -87,8 +87,11 @@ class Gate:
         return {"check, copies": "; ".join(words([HASHES]))} if self.kind == "query.hashes" else check_disclosure()
 
     def shown(self, federation: Federation) -> Federation:
-        """Return what the reply to this message may be made of: for an atlas or a check no class of few examples."""
-        least = self.policy.least_of_class
+        """Return what the reply to this message may be made of.
+
+        There is no test part of few examples, and for an atlas or a check no class of few.
+        """
+        federation, least = self._without_few_tests(federation), self.policy.least_of_class
         if least <= 1 or self.kind not in ATLAS_KINDS:
             return federation
         (client,) = federation.clients
@@ -96,6 +99,13 @@ class Gate:
         enough = torch.bincount(labels, minlength=federation.num_classes)[labels] >= least
         self.policy.check_examples(int(enough.sum()))
         return replace(federation, clients=(replace(client, train=client.train[enough]),))
+
+    def _without_few_tests(self, federation: Federation) -> Federation:
+        """Return the federation without a test part that is too small: its scores would tell of single examples."""
+        (client,) = federation.clients
+        if len(client.test) >= self.policy.least_examples:
+            return federation
+        return replace(federation, clients=(replace(client, test=client.test[:0]),))
 
     def check_reply(self, reply: RecordDict) -> None:
         """Raise PolicyError if a reply is too large."""

@@ -49,7 +49,7 @@ class Policy:
     apps: Sequence[str] = ("fedatlas",)
     """Whose code may arrive as an app: ``fedatlas`` is the code of ``fedatlas flower init``; or an app's hash."""
     least_examples: int = 10
-    """With fewer training examples nothing leaves the node."""
+    """With fewer training examples nothing leaves the node, and with fewer test examples it has no test part."""
     least_of_class: int = 1
     """Classes with fewer training examples are left out of what the node sends for an atlas or a check."""
     most_bytes: int = 1 << 30
@@ -222,7 +222,8 @@ _COMMENTS = {
     'Add "!data.label" if your table has columns that nobody may choose as the label.',
     "apps": 'Whose code may arrive as an app. "fedatlas": exactly the code that `fedatlas flower init` writes.\n'
     "The sha256 of an app's file allows that app, whatever is in it.",
-    "least_examples": "With fewer training examples than this, nothing leaves the node.",
+    "least_examples": "With fewer training examples than this, nothing leaves the node. With fewer test examples it\n"
+    "has no test part: it trains, and says no scores.",
     "least_of_class": "Classes of which the node has fewer training examples are left out of its vector and means:\n"
     "the mean of a single example is that example's embedding. 1 leaves nothing out; 5 is a good choice where vectors\n"
     "may leave.",

@@ -96,7 +96,8 @@ class Request:
     def _of_run(self) -> str:
         """Return all that the runner depends on: the config, the node's data, and the run's entries in the message."""
         about = {name: value for name, value in self.about.items() if name not in OF_A_MESSAGE}
-        return json.dumps([self.config.to_toml(), self.node.name, self.node.device, about], sort_keys=True, default=str)
+        node = [self.node.name, self.node.device, len(self.federation.clients[0].test)]
+        return json.dumps([self.config.to_toml(), *node, about], sort_keys=True, default=str)
 
     def memory(self) -> Memory:
         """Return the client's memory of the round and turn that the server names as valid."""
