@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from fedatlas.cli.node_owner import audit, need_flower, owner_policy, policy
+from fedatlas.cli.node_owner import audit, need_flower, owner_policy, policy, split
 from fedatlas.cli.options import MACHINE, AllowCodeOption, DeviceOption, SetOption
 from fedatlas.cli.terminal import friendly, help_alone, print_rows, say
 from fedatlas.errors import UsageError
@@ -285,6 +285,7 @@ def demo(
 
 app.command(name="policy")(policy)
 app.command(name="audit")(audit)
+app.command(name="split")(split)
 
 
 def _keys(folder: Path | None, insecure: bool) -> KeyFolder | None:

@@ -1,4 +1,4 @@
-"""``fedatlas flower policy`` and ``fedatlas flower audit``: what a node's owner allows, and what has left the node."""
+"""A node's owner: ``fedatlas flower policy`` writes what is allowed, ``split`` shows the parts, ``audit`` what left."""
 
 from __future__ import annotations
 
@@ -99,6 +99,37 @@ def audit(
                     [_row(entry) for entry in entries[-last:]],
                     f"{sum(map(_bytes, entries)):,} bytes have left this node",
                 )
+
+
+def split(
+    state: Annotated[
+        Path, typer.Argument(help="A node's --state folder, or its split.json.", show_default=False)
+    ] = Path("flower-node"),
+    let_in: Annotated[
+        bool, typer.Option("--let-in", help="Let rows that came later into the parts, when the node next reads them.")
+    ] = False,
+) -> None:
+    """Show how many of a node's rows are for training and for the test, and how many came later and are left out."""
+    with friendly():
+        need_flower()
+        from fedatlas.flower.node.split import SPLIT, KeptSplit
+
+        files = sorted(state.rglob(SPLIT)) if state.is_dir() else [state]
+        if not files or not files[0].exists():
+            raise UsageError(
+                f"no split is kept at {state}. A node keeps it in STATE/memory/CLIENT/{SPLIT} once it has read its "
+                "data.",
+                code="file-missing",
+                path=str(state),
+            )
+        for path in files:
+            kept = KeptSplit.read(path)
+            if let_in:
+                kept.lets_in = True
+                kept.write()
+            said = f"{len(kept.train):,} rows to train on, {len(kept.test):,} to test on"
+            coming = "; rows that came later are let in when the node next reads its data" if kept.lets_in else ""
+            say(f"{path}: {said}, {kept.waiting:,} left out{coming}")
 
 
 def _logs(place: Path) -> list[Path]:

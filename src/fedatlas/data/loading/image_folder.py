@@ -76,6 +76,13 @@ def from_image_folder(
     )
 
 
+def picture_files(path: str | Path, *, task: str = CLASSIFICATION.name) -> list[Path]:
+    """Return the file of each example of a folder, in the order of the examples."""
+    folder = Path(path).expanduser()
+    found = _find_pictures(folder)
+    return [file for _, _, file in (found if find_task(task).has_classes else paired(folder, found)[0])]
+
+
 def _find_pictures(folder: Path) -> list[tuple[str, str, Path]]:
     """Return outer folder, inner folder and file of each picture; where there are no outer folders, that is empty."""
     files = [("", inner.name, file) for inner in _folders(folder) for file in _pictures(inner)]

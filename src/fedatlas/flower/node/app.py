@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,9 @@ def describe_error(error: Exception) -> str:
 def hello(request: Request, _: RecordDict) -> RecordDict:
     """Return the client's name, its counts of examples and their form."""
     node, client = request.node, request.federation.clients[0]
+    form = DataForm.of(request.federation.data, client.train[:0] if node.held_out else client.train)
+    if form.sums is not None and node.told is not None and not node.held_out:
+        form = replace(form, sums=node.told.sums(form.sums))
     about: dict[str, Any] = {
         "name": node.name,
         "num_train": len(client.train),
@@ -81,8 +85,10 @@ def hello(request: Request, _: RecordDict) -> RecordDict:
         "held_out": node.held_out,
         "domain": client.domain or "",
         "position": -1 if node.position is None else node.position,
-        **DataForm.of(request.federation.data, client.train[:0] if node.held_out else client.train).values(),
+        **form.values(),
     }
+    if form.sums is not None and len(form.sums.count):
+        about["num_summed"] = int(form.sums.count[0] + form.sums.missing[0])
     return RecordDict({ABOUT: plain(about)})
 
 
@@ -161,6 +167,8 @@ def answered(action: Handler, config: Path | str, message: Message, context: Con
         with repeatable(request.device):
             reply = action(request, received)
         gate.check_reply(reply)
+        if request.node.told is not None:
+            request.node.told.keep()
     except Exception as error:
         gate.refused(error)
         raise

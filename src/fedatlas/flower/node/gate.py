@@ -44,7 +44,7 @@ class Gate:
         self.kind, self.about, self.task = kind, about, task
         self.has_key = "copies-key" in settings
         simulated = PARTITION[0] in settings and "client" not in settings  # the data are the config's, nobody's own
-        self.policy = _everything() if simulated else _policy(settings)
+        self.policy = _everything() if simulated else Policy.of_node(settings)
         self.log = _audit_log(settings)
         self.asked: dict[str, Any] = {}
 
@@ -129,10 +129,6 @@ class Gate:
 
 def _everything() -> Policy:
     return Policy(sharing=(ALL, GROUPS), disclosures=("*",), settings=("*",), least_examples=0)
-
-
-def _policy(settings: Mapping[str, Any]) -> Policy:
-    return Policy.load(Path(str(settings["policy"])).expanduser()) if "policy" in settings else Policy()
 
 
 def _audit_log(settings: Mapping[str, Any]) -> AuditLog | None:

@@ -54,6 +54,19 @@ class Policy:
     """Classes with fewer training examples are left out of what the node sends for an atlas or a check."""
     most_bytes: int = 1 << 30
     """The most bytes of one reply."""
+    test_fraction: float = 0.25
+    """The share of the node's rows that it is tested on, where the data have no test part; no run's config says it."""
+    split_seed: int = 0
+    """The seed by which those rows are drawn."""
+    folds: int = 0
+    """Into how many parts all rows are cut, to be tested on one of them; 0 is no cross-validation."""
+    fold: int = 0
+    """The part that is the test, counted from 0."""
+
+    @classmethod
+    def of_node(cls, settings: Mapping[str, Any]) -> Policy:
+        """Return the policy that a node's config names; the defaults without one."""
+        return cls.load(Path(str(settings["policy"])).expanduser()) if "policy" in settings else cls()
 
     @classmethod
     def load(cls, path: Path | str) -> Policy:
@@ -76,7 +89,16 @@ class Policy:
             if key not in kinds:
                 raise unknown_name(f"key in policy {path}:", key, kinds)
             check_value(f"policy {path}: {key}", value, kinds[key])
-        return cls(**values)
+        policy = cls(**values)
+        wrong = policy.folds == 1 or not 0 <= policy.fold < max(1, policy.folds)
+        if wrong or not 0 < policy.test_fraction < 1:
+            raise UsageError(
+                f"policy {path}: test_fraction must be in (0, 1), folds 0 or at least 2, and fold in [0, folds); got "
+                f"{policy.test_fraction}, {policy.folds} and {policy.fold}.",
+                code="out-of-range",
+                path=str(path),
+            )
+        return policy
 
     def check_config(self, config: Config) -> None:
         """Raise PolicyError if a run's config asks for an algorithm, a sharing or a setting that is not allowed."""
@@ -189,6 +211,10 @@ def policy_text(wanted: Wanted | None = None, *, everything: bool = False) -> st
         "least_examples": 1 if everything else usual.least_examples,
         "least_of_class": usual.least_of_class,
         "most_bytes": usual.most_bytes,
+        "test_fraction": usual.test_fraction,
+        "split_seed": usual.split_seed,
+        "folds": usual.folds,
+        "fold": usual.fold,
     }
     assert list(chosen) == [own.name for own in fields(Policy)]
     lines = _HEAD.splitlines()
@@ -228,4 +254,9 @@ _COMMENTS = {
     "the mean of a single example is that example's embedding. 1 leaves nothing out; 5 is a good choice where vectors\n"
     "may leave.",
     "most_bytes": "The most bytes of one reply.",
+    "test_fraction": "The share of the rows that are tested on; data with a test part keep theirs. No server can\n"
+    "change it. The rows are drawn once and kept, in split.json in the client's memory.",
+    "split_seed": "The seed of that draw.",
+    "folds": "Instead, for a cross-validation: cut all rows into so many parts, and test on one. 0: no.",
+    "fold": "The part to test on, counted from 0.",
 }

@@ -7,9 +7,11 @@ data        a folder of pictures, an .npz or a table, as ``fedatlas train --data
 loader      your function in place of data, ``module:function`` or ``path/to/file.py:function``
 domain      the client's domain or type, for the server's reports; sent only if you set it
 held-out    true for a client that is tested but never trains
-memory      a folder for the client's memory; without one the memory is lost when the node's process ends
+memory      a folder for the client's memory; without one the memory is lost when the node's process ends, and the test
+            part is drawn each time
 forget      true to let the client start with an empty memory if its memory is gone
-policy      a file that says what the node does for a server; without one it keeps the defaults of policy.py
+policy      a file that says what the node does for a server, and how its rows are split; without one it keeps the
+            defaults of policy.py
 device      the device to compute on, cpu by default
 copies-key  a file with a key that all clients share: a check then looks for the same examples at two clients
 """
@@ -25,8 +27,11 @@ from typing import Any
 from fedatlas.algorithms.user_function import find_function
 from fedatlas.config.config import Config
 from fedatlas.config.reading import reading_elsewhere
-from fedatlas.data import Dataset, Federation, Iid, federate, load_dataset
+from fedatlas.data import Dataset, Federation, load_dataset
+from fedatlas.data.loading.catalogue import kind_of
 from fedatlas.errors import DataError, UsageError, unknown_name
+from fedatlas.flower.node.policy import Policy
+from fedatlas.flower.node.split import SPLIT, Told, divided
 
 KEYS = ("client", "data", "loader", "domain", "held-out", "memory", "forget", "policy", "device", "copies-key")
 PARTITION = ("partition-id", "num-partitions")
@@ -51,6 +56,8 @@ class Node:
     held_out: bool = False
     copies_key: Path | None = None
     """A file with a key for hashes of examples; without one no hash leaves the node."""
+    told: Told | None = None
+    """What was told of the node's table; None without a folder to keep it in."""
 
 
 def open_node(settings: Mapping[str, Any], config: Config) -> Node:
@@ -67,34 +74,51 @@ def open_node(settings: Mapping[str, Any], config: Config) -> Node:
             code="missing-option",
             option="client",
         )
-    federation = _kept_federation(settings, config)
+    memory = Path(str(settings["memory"])).expanduser() if "memory" in settings else None
+    told = None if memory is None else Told(memory, _reading_of_table(settings, config))
+    if told is not None:
+        told.check()
     return Node(
         name=name,
-        federation=federation,
-        memory=Path(str(settings["memory"])).expanduser() if "memory" in settings else None,
+        federation=_kept_federation(settings, config, memory),
+        memory=memory,
         forget=bool(settings.get("forget", False)),
         device=str(settings.get("device", Node.device)),
         held_out=bool(settings.get("held-out", False)),
         copies_key=Path(str(settings["copies-key"])).expanduser() if "copies-key" in settings else None,
+        told=told,
     )
 
 
-def _kept_federation(settings: Mapping[str, Any], config: Config) -> Federation:
+def _reading_of_table(settings: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """Return how a run's config reads the node's table; nothing where the data are no table of the node's."""
+    path = str(settings.get("data", ""))
+    return reading_elsewhere(config, path) if kind_of(path) == "table" else {}
+
+
+def _kept_federation(settings: Mapping[str, Any], config: Config, memory: Path | None) -> Federation:
     """Return the node's client; a process keeps the last one while its file or folder stays as it is."""
-    own = {key: settings[key] for key in ("client", "data", "loader", "domain") if key in settings}
-    key = (repr(own), config.to_toml(), _state_of(str(settings["data"])) if "data" in settings else None)
+    own = {key: settings[key] for key in ("client", "data", "loader", "domain", "memory") if key in settings}
+    policy = Policy.of_node(settings)
+
+    def state() -> tuple[Any, ...]:
+        files = (str(settings["data"]) if "data" in settings else None, None if memory is None else memory / SPLIT)
+        return repr((own, policy)), config.to_toml(), *(None if file is None else _state_of(file) for file in files)
+
+    key = state()
     if _last and _last[0][0] == key:
         return _last[0][1]
-    federation = _own_federation(settings, config)
+    federation = _own_federation(settings, config, policy, memory)
     domain = str(settings["domain"]) if "domain" in settings else None
     name = str(settings["client"]).strip()
     member = replace(federation.clients[0], name=name, held_out=False, domain=domain)
     federation = replace(federation, clients=(member,))
-    _last[:] = [(key, federation)]
+    # The state of the file that keeps the parts is the one after they were drawn.
+    _last[:] = [((*key[:-1], state()[-1]), federation)]
     return federation
 
 
-def _state_of(data: str) -> tuple[int, ...]:
+def _state_of(data: str | Path) -> tuple[int, ...]:
     """Return what changes when a file, or a file of a folder, is written: times and sizes."""
     path = Path(data)
     files = [path, *path.rglob("*")] if path.is_dir() else [path] if path.exists() else []
@@ -102,7 +126,7 @@ def _state_of(data: str) -> tuple[int, ...]:
     return len(states), max((s.st_mtime_ns for s in states), default=0), sum(s.st_size for s in states)
 
 
-def _own_federation(settings: Mapping[str, Any], config: Config) -> Federation:
+def _own_federation(settings: Mapping[str, Any], config: Config, policy: Policy, memory: Path | None) -> Federation:
     """Return a federation of one client, from the node's data or its loader."""
     if "data" not in settings and "loader" not in settings:
         raise UsageError(
@@ -114,8 +138,8 @@ def _own_federation(settings: Mapping[str, Any], config: Config) -> Federation:
             code="settings-conflict",
             options=("data", "loader"),
         )
-    seed, fraction = config.seeds().partition, config.values["data"]["test_fraction"]
-    found = _read(str(settings["data"]), config) if "data" in settings else _load(settings)
+    source = str(settings["data"]) if "data" in settings else None
+    found = _load(settings) if source is None else _read(source, config, policy.split_seed)
     if isinstance(found, Federation):
         if len(found) != 1:
             raise DataError(
@@ -125,15 +149,12 @@ def _own_federation(settings: Mapping[str, Any], config: Config) -> Federation:
                 wanted=1,
             )
         return replace(found, data=config.scaled(found.data))
-    found = config.scaled(found)
-    # Without an official test part, a share of the examples becomes the test part, drawn by the run's seed.
-    test = "all" if found.is_test is not None and bool(found.is_test.any()) else "client"
-    return federate(found, Iid(num_clients=1), test=test, test_fraction=fraction, seed=seed)
+    return divided(config.scaled(found), source, policy, memory)
 
 
-def _read(path: str, config: Config) -> Dataset:
-    """Return the node's own data, read as the run's config says."""
-    return load_dataset(path, seed=config.seeds().partition, options=reading_elsewhere(config, path))
+def _read(path: str, config: Config, seed: int) -> Dataset:
+    """Return the node's own data, read as the run's config says; what is drawn is drawn by the node's seed."""
+    return load_dataset(path, seed=seed, options=reading_elsewhere(config, path))
 
 
 def _load(settings: Mapping[str, Any]) -> Dataset | Federation:

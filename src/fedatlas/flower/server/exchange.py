@@ -345,6 +345,8 @@ def _read_hello(reply: Message) -> KnownClient:
             domain=str(about["domain"])[:LONGEST_NAME] or None,
         )
         form, position = DataForm.from_values(about), int(about["position"])
+        # Sums are told once; rows that came or went since are not in them.
+        rows = 0 if member.held_out else int(about.get("num_summed", member.num_train))
     except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         if isinstance(error, DataError):
             raise
@@ -358,7 +360,10 @@ def _read_hello(reply: Message) -> KnownClient:
         )
     if form.preparation is not None:
         raise BadReplyError("a node may not say how others' tables are read", code="wrong-value", got="preparation")
-    rows = 0 if member.held_out else member.num_train
+    if not member.held_out and not 1 <= rows <= MOST_EXAMPLES:
+        raise BadReplyError(
+            f"the sums of its columns are said to be of {rows} rows", code="out-of-range", name="num_summed", got=rows
+        )
     if form.sums is not None and bool((form.sums.count + form.sums.missing != rows).any()):
         raise BadReplyError(f"the sums of its columns are not of {rows} rows", code="wrong-value", wanted=rows)
     return KnownClient(member=member, form=form, position=None if position < 0 else position)
