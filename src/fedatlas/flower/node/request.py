@@ -31,7 +31,10 @@ CHECK = "check"
 """The task of a run that looks at clients' data."""
 MOST_WIDTH = 1 << 20
 """The most numbers of one half of a client's vector, of which a client makes as many zeros."""
-OF_A_MESSAGE = ("version", "keep", "round", "rounds", "test", "held_back", "wanted", "branches", *FLAGS)
+OF_A_MESSAGE = (
+    *("version", "keep", "round", "rounds", "turn", "branch", "test", "held_back", "wanted", "branches"),
+    *FLAGS,
+)
 """What a message says that differs from one message of a run to the next."""
 _last: list[tuple[Federation, str, ClientRunner]] = []
 """The runner of this process's last message, with all that it depends on."""
