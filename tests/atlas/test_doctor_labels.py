@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -25,19 +26,35 @@ def _two_classes(*ways: float) -> Summary:
 
 
 def test_inverted_labels_by_hand() -> None:
-    """Ways of 2 and -2 with variance 0.02 each: g = -4, var = 2 x 4 x 0.02 - 0.02^2, summed over two others."""
+    """The others' ways are 2, with variance 0.02 each and 0.01 of their mean, and 8/9 x 0.4^2 between clients.
+
+    So the density has variance 0.1722 and 9 degrees of freedom, and -2 is 4 from 2: 5 log(1 + 16 / 0.1722 / 9).
+    """
     found = find_inverted(_two_classes(2.0, 2.0, -2.0))
     assert found.disagree is None
-    assert found.inverted == {2: pytest.approx(8 / (2 * 0.1596) ** 0.5, rel=1e-4)}
+    assert found.untold == {}
+    assert found.inverted == {2: pytest.approx(5 * math.log1p(16 / (0.03 + 8 / 9 * 0.16) / 9), rel=1e-4)}
+
+
+def test_an_effect_that_is_turned_round_by_nature_is_not_called_inverted() -> None:
+    """The last client's effect is -0.4, 2.8 standard deviations of noise below 0; the others' are from 0.1 to 3."""
+    found = find_inverted(_two_classes(2.0, 0.3, 1.0, 3.0, 0.1, 1.2, 2.5, -0.4))
+    assert found.inverted == {}
+    assert set(found.untold) == {7}
+    assert set(find_inverted(_two_classes(2.0, 1.9, 2.1, 2.0, 2.2, 1.8, 2.0, -0.4)).inverted) == {7}
+
+
+def test_two_inverted_clients_of_six_are_named() -> None:
+    assert set(find_inverted(_two_classes(2.0, 1.5, -1.8, 2.2, -2.0, 1.9)).inverted) == {2, 4}
 
 
 def test_two_sides_of_one_size_disagree_and_none_is_named() -> None:
-    assert find_inverted(_two_classes(2.0, 2.0, -2.0, -2.0)) == Inversion({}, ((0, 1), (2, 3)))
+    assert find_inverted(_two_classes(2.0, 2.0, -2.0, -2.0)) == Inversion({}, {}, ((0, 1), (2, 3)))
 
 
 def test_a_way_that_may_be_noise_is_not_called_inverted() -> None:
-    assert find_inverted(_two_classes(2.0, 2.0, 2.0, -0.05)) == Inversion({}, None)
-    assert find_inverted(_two_classes(2.0, -2.0)) == Inversion({}, None)
+    assert find_inverted(_two_classes(2.0, 2.0, 2.0, -0.05)) == Inversion({}, {}, None)
+    assert find_inverted(_two_classes(2.0, -2.0)) == Inversion({}, {}, None)
 
 
 def _examined(kinds: list[str], noise: dict[int, float] | None = None, seed: int = 0) -> Examination:

@@ -47,11 +47,12 @@ def find_wrong_labels(summary: Summary, groups: Tensor, names: Sequence[str], cl
         first = _accuse(summary, groups, set(inversion.inverted), CAUTION)
         # Once more, as wrong labels in a reference hide others.
         found = _accuse(summary, groups, {*inversion.inverted, *first.swapped, *first.noisy, *first.maybe_noisy})
-    suspects = {i: _inverted(names[i], z, classes) for i, z in inversion.inverted.items()}
+    suspects = {i: _inverted(names[i], evidence, classes) for i, evidence in inversion.inverted.items()}
     suspects |= {i: _swapped(names[i], own, classes) for i, own in found.swapped.items()}
     suspects |= {i: _noisy(names[i], fit, found.among[i]) for i, fit in found.noisy.items() if i not in suspects}
     rare = rare_clients(summary.counts)
     untold = {i: _maybe_noisy(names[i], fit, rare.get(i)) for i, fit in found.maybe_noisy.items()}
+    untold |= {i: _maybe_inverted(names[i], evidence, classes) for i, evidence in inversion.untold.items()}
     untold |= {i: _maybe_swapped(names[i], own, classes) for i, own in found.maybe_swapped.items()}
     remarks: tuple[str, ...] = ()
     if inversion.disagree is not None:
@@ -116,16 +117,29 @@ def _disputes(summary: Summary, groups: Tensor, settled: Collection[int]) -> lis
     return found
 
 
-def _inverted(name: str, z: float, classes: Sequence[str]) -> Suspect:
+def _inverted(name: str, evidence: float, classes: Sequence[str]) -> Suspect:
     both = f"{classes[0]!r} and {classes[1]!r}"
     return Suspect(
         name,
         INVERTED,
         f"its labels look inverted: what it calls {classes[1]!r} is like what the others call {classes[0]!r}, "
-        f"{beyond_chance(z)}",
+        "beyond how much clients differ here",
         f"how {both} were coded at {name}, on a few examples that are known",
         f"your labels disagree with the others': {both} look exchanged",
-        figure=f"z = {z:.1f}",
+        figure=f"log ratio = {evidence:.1f}",
+    )
+
+
+def _maybe_inverted(name: str, evidence: float, classes: Sequence[str]) -> Suspect:
+    said = f"what it calls {classes[1]!r} is like what the others call {classes[0]!r}"
+    return Suspect(
+        name,
+        UNTOLD,
+        f"{said}, but clients differ about as much here: whether its labels are inverted cannot be told",
+        f"how {classes[0]!r} and {classes[1]!r} were coded at {name}",
+        f"{said.replace('it calls', 'you call')}, but clients may differ as much: whether your labels are inverted "
+        "cannot be told",
+        figure=f"log ratio = {evidence:.1f}",
     )
 
 
