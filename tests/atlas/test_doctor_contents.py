@@ -12,7 +12,7 @@ from fedatlas.atlas.doctor.pictures import PictureFigures, broken, describe_pict
 from fedatlas.atlas.doctor.sizes import lacking_classes, small_clients
 from fedatlas.atlas.doctor.suspect import Suspect
 from fedatlas.data import Iid, NaturalId, federate, from_arrays, load_dataset
-from fedatlas.data.federation import Federation
+from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import DataError
 from fedatlas.seeds import numpy_generator
 from raising import raises
@@ -120,6 +120,48 @@ def test_rows_that_repeat_within_clients_are_not_copies() -> None:
     assert find_copies([describe_copies(own, np.array([], np.int64)) for own in train], train) == []
 
 
+def test_clients_whose_rows_repeat_have_copies_by_chance_and_others_do_not() -> None:
+    """Of rows drawn from 40, 2.5 % of all pairs are equal, so two clients of 50 share 62 pairs at most by chance.
+
+    Clients whose rows are all different make no row likelier to occur twice at those.
+    """
+    rng = numpy_generator(0, "rows")
+    repeating = [rng.integers(0, 40, 50) for _ in range(2)]
+    various = [np.arange(1000 * i, 1000 * i + 600) for i in (1, 2, 3)]
+    various[1][:30] = various[0][:30]
+    train = [*repeating, *various]
+    figures = [describe_copies(own, np.array([], np.int64)) for own in train]
+    assert find_copies(figures, train) == [Copies(2, 3, 30)]
+
+
+def _given_in_two_parts(drawn: bool) -> Federation:
+    """Return two clients of rows of 60 different ones, with a test part of their own or without one."""
+    rng = numpy_generator(0, "few rows")
+    rows = rng.integers(0, 60, (400, 1)).repeat(3, axis=1).astype(np.float32)
+    rows[:200] = rng.normal(size=(200, 3))
+    rows[150:200] = rows[:50]
+    is_test = np.zeros(400, bool)
+    is_test[150:200] = is_test[350:] = True
+    data = from_arrays(rows, np.arange(400) % 2, owner=["a"] * 200 + ["b"] * 200, is_test=None if drawn else is_test)
+    if drawn:
+        return federate(data, NaturalId(), seed=0)
+    clients = (Client(name="a", train=torch.arange(150), test=torch.arange(150, 200)),)
+    clients += (Client(name="b", train=torch.arange(200, 350), test=torch.arange(350, 400)),)
+    return replace(federate(data, NaturalId(), test="all"), clients=clients)
+
+
+def test_a_test_part_that_was_drawn_is_not_compared_with_the_training() -> None:
+    """The split of repeated rows has equal ones in both parts, and fedatlas drew it itself."""
+    assert [own.copies.test for own in describe_clients(_given_in_two_parts(drawn=True))] == [0, 0]
+    assert [own for own in _suspects(_given_in_two_parts(drawn=True)) if own.kind == "test-in-training"] == []
+
+
+def test_a_test_part_that_was_given_is_compared_with_the_training() -> None:
+    """Client a has its 50 test rows in training too; the rows of b are of 60, so its are there by chance."""
+    found = _suspects(_given_in_two_parts(drawn=False))
+    assert [(own.client, own.reason[:2]) for own in found if own.kind == "test-in-training"] == [("a", "50")]
+
+
 def _pictures(count: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(numpy_generator(seed, "pictures").integers(0, 256, (count, 1, 8, 8)).astype(np.uint8))
 
@@ -158,7 +200,12 @@ def test_broken_images_and_copies_of_a_federation_are_named() -> None:
     inputs[whole.clients[2].train[:5]] = inputs[whole.clients[0].train[:5]]
     inputs[whole.clients[2].test[0]] = inputs[whole.clients[0].test[5]]
     inputs[whole.clients[0].test[:3]] = inputs[whole.clients[0].train[10:13]]
-    spoilt = replace(whole, data=replace(whole.data, inputs=inputs))
+    # Whose split was drawn here is not looked at for copies in its test.
+    assert {own.kind for own in _suspects(replace(whole, data=replace(whole.data, inputs=inputs)))} == {
+        "images-broken",
+        "same-examples",
+    }
+    spoilt = replace(whole, data=replace(whole.data, inputs=inputs), origin=None)
     blank, *copied = _suspects(spoilt)
     assert (blank.client, blank.kind) == (whole.clients[1].name, "images-broken")
     assert blank.reason.startswith("4 of 40 images")

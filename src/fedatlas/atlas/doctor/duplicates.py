@@ -1,9 +1,13 @@
 """The same examples at two clients, or in training and in test.
 
-Exact copies only. Tables with few columns repeat rows by chance, so the copies between two clients count only where
-they are far more than the copies within clients make likely. It needs every client's examples, or keyed hashes of them:
-whoever has the key can guess an example and look whether a client has it. So over a network clients send hashes only if
-their nodes were given a key, which the server need not know.
+Exact copies only. Tables with few columns repeat rows by chance. Of a client's n rows the share c of all pairs are
+equal; between two clients at most n_i n_j sqrt(c_i c_j) pairs are then equal by chance, whatever the columns are (the
+inequality of Cauchy and Schwarz). Copies count only where they are far more. Test examples are compared with training
+examples only where the split was given: of rows that repeat, a split that was drawn has some in both parts.
+
+Between clients it needs every client's examples, or keyed hashes of them: whoever has the key can guess an example and
+look whether a client has it. So over a network clients send hashes only if their nodes were given a key, which the
+server need not know.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from fedatlas.atlas.doctor.suspect import FALSE_ALARMS
 
 LEAST, SHARE = 3, 0.01
 """Copies that are worth naming, and their share of the smaller part."""
+BEYOND = 1.5
+"""How many times what chance gives copies must be, as rows that repeat come in bursts."""
 MOST_HOLDERS = 20
 """An example that more clients have, such as a blank image, is not followed pair by pair."""
 
@@ -31,10 +37,11 @@ class CopyFigures(NamedTuple):
 
     train: int
     test: int
-    repeats: int
-    """Training examples beyond the first of their kind."""
+    """0 where its split was drawn."""
+    pairs: int
+    """Pairs of training examples that are equal."""
     tested: int
-    """Test examples that are in training too."""
+    """Test examples that are in training too; 0 where its split was drawn."""
 
 
 class Copies(NamedTuple):
@@ -67,9 +74,10 @@ def keyed_hashes(rows: NDArray[np.generic], key: bytes) -> NDArray[np.int64]:
 
 
 def describe_copies(train: NDArray[np.int64], test: NDArray[np.int64]) -> CopyFigures:
-    """Return one client's figures, from the keys of its training and its test examples."""
-    distinct = {*map(int, train)}
-    return CopyFigures(len(train), len(test), len(train) - len(distinct), sum(int(key) in distinct for key in test))
+    """Return one client's figures, from the keys of its training and of its test examples that it was given."""
+    times = Counter(map(int, train))
+    pairs = sum(math.comb(count, 2) for count in times.values())
+    return CopyFigures(len(train), len(test), pairs, sum(int(key) in times for key in test))
 
 
 def find_copies(figures: Sequence[CopyFigures], keys: Sequence[NDArray[np.int64]] = ()) -> list[Copies]:
@@ -79,19 +87,31 @@ def find_copies(figures: Sequence[CopyFigures], keys: Sequence[NDArray[np.int64]
         figures: of each client.
         keys: of each client's examples; without them clients are not compared with each other.
     """
-    pairs = sum(math.comb(own.train, 2) for own in figures)
-    chance = sum(own.repeats for own in figures) / pairs if pairs else 0.0
+    chances = _chances(figures)
     shared = _shared({*map(int, own)} for own in keys)
     tests = len(shared) + len(figures)
     found = [
         Copies(i, j, count)
         for (i, j), count in sorted(shared.items())
-        if _notable(count, len(keys[i]), len(keys[j]), chance, tests)
+        if _notable(count, len(keys[i]), len(keys[j]), math.sqrt(chances[i] * chances[j]), tests)
     ]
     for i, own in enumerate(figures):
-        if _notable(own.tested, own.train, own.test, chance, tests):
+        if _notable(own.tested, own.train, own.test, chances[i], tests):
             found.append(Copies(i, i, own.tested))
     return found
+
+
+def _chances(figures: Sequence[CopyFigures]) -> list[float]:
+    """Return of each client the share of pairs of its examples that are equal.
+
+    One pair more is counted, or as much of one as all clients make likely: few examples may have none by chance.
+    """
+    possible = [math.comb(own.train, 2) for own in figures]
+    usual = sum(own.pairs for own in figures) / max(sum(possible), 1)
+    return [
+        (own.pairs + min(1.0, usual * most)) / most if most else usual
+        for own, most in zip(figures, possible, strict=True)
+    ]
 
 
 def _shared(keys: Iterable[set[int]]) -> dict[tuple[int, int], int]:
@@ -110,8 +130,10 @@ def _shared(keys: Iterable[set[int]]) -> dict[tuple[int, int], int]:
 def _notable(count: int, first: int, second: int, chance: float, tests: int) -> bool:
     if count < max(LEAST, SHARE * min(first, second)):
         return False
+    expected = chance * first * second
+    if count <= BEYOND * expected:
+        return False
     from scipy.special import gammainc  # here, as it takes longer to load than all of this package
 
-    expected = chance * first * second
     # The chance of so many or more, of a Poisson distribution.
     return expected == 0 or float(gammainc(count, expected)) < FALSE_ALARMS / max(tests, 1)

@@ -5,6 +5,7 @@ Every client of a simulation and every node of a network computes the same; ``FI
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from fedatlas.atlas.doctor.columns import QUANTILES, Code, ColumnFigures, descri
 from fedatlas.atlas.doctor.duplicates import CopyFigures, content_keys, describe_copies
 from fedatlas.atlas.doctor.pictures import PictureFigures, describe_pictures, is_blank
 from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Federation
+from fedatlas.data.federation import Client, Federation
 from fedatlas.data.table import NUMBER
 from fedatlas.errors import DataError
 from fedatlas.parts.disclosure import Disclosure
@@ -32,7 +33,8 @@ FIGURES: tuple[Disclosure, ...] = (
     Disclosure("images", "how many images it has, how many are blank and how many cut off", "check", (3,), torch.int64),
     Disclosure(
         "copies",
-        "how many of its training examples are copies of others of its own, and how many are in its test part",
+        "how many pairs of its training examples are equal, and how many test examples are in training too, if its test "
+        "part was given and not drawn",
         "check",
         (4,),
         torch.int64,
@@ -128,7 +130,8 @@ class ClientFigures:
         """Raise DataError if the figures contradict each other."""
         images, copies = self.images, self.copies
         sound = max(images.blank, images.truncated) <= images.images
-        sound = sound and copies.repeats <= copies.train <= sum(self.label_counts) and copies.tested <= copies.test
+        sound = sound and copies.train <= sum(self.label_counts) and copies.tested <= copies.test
+        sound = sound and copies.pairs <= math.comb(copies.train, 2)
         for own in self.columns:
             ordered = own.quantiles is None or list(own.quantiles) == sorted(own.quantiles)
             counted = own.commonest <= own.count and all(0 < code.count <= own.count for code in own.codes)
@@ -157,16 +160,25 @@ def describe_clients(federation: Federation) -> list[ClientFigures]:
     found = []
     for client, own in zip(federation, own_examples(federation), strict=True):
         train, test = (part.cpu().numpy() for part in (client.train, client.test))
+        given = test if _was_given(federation, client) else test[:0]
         images = describe_pictures(data.inputs[own]) if data.kind == "image" else PictureFigures(0, 0, 0)
         found.append(
             ClientFigures(
                 label_counts=tuple(torch.bincount(labels[client.train.cpu()], minlength=len(data.classes)).tolist()),
                 columns=() if values is None else tuple(describe_columns(values[own.numpy()])),
                 images=images,
-                copies=describe_copies(keys[train[counted[train]]], keys[test[counted[test]]]),
+                copies=describe_copies(keys[train[counted[train]]], keys[given[counted[given]]]),
             )
         )
     return found
+
+
+def _was_given(federation: Federation, client: Client) -> bool:
+    """Return whether a client's test part was made by whoever made the data or the clients, and not drawn here."""
+    if federation.origin is None or federation.data.is_test is None:
+        return federation.origin is None
+    apart = federation.data.is_test.cpu().bool()
+    return bool(apart[client.test.cpu()].all()) and not bool(apart[client.train.cpu()].any())
 
 
 def own_keys(federation: Federation) -> list[NDArray[np.int64]]:
