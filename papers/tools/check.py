@@ -258,7 +258,9 @@ def measure_columns(seeds: range) -> None:
                     parts[0][rng.random(len(parts[0])) < 0.1, column] = fault[0]
                 elif fault is not None and fault[1] is not None:
                     parts[0][:, column] *= fault[1]
-                faults = {(one.client, one.column) for one in find_faults([describe_columns(part) for part in parts])}
+                faults = {
+                    (one.client, one.column) for one in find_faults([describe_columns(part) for part in parts])[0]
+                }
                 found += fault is not None and (0, column) in faults
                 false += bool(faults - ({(0, column)} if fault is not None else set()))
             print(f"| {table}, {name} | {found} | {false} | {len(seeds)} |", flush=True)

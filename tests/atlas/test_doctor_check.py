@@ -104,6 +104,25 @@ def test_a_wrong_unit_in_an_array_of_numbers_is_named() -> None:
     assert "2.6 times" in suspect.reason, "the medians of 100 values each"
 
 
+def test_a_value_that_may_stand_for_missing_everywhere_is_a_remark_on_the_card() -> None:
+    rng = numpy_generator(0, "everywhere")
+    rows = rng.normal(100, 5, (400, 2)).astype(np.float32)
+    rows[::5, 0] = 0.0
+    federation = federate(from_arrays(rows, np.arange(400) % 2), Iid(num_clients=4), seed=0)
+    diagnosis = check(federation)
+    assert diagnosis.suspects == ()
+    assert diagnosis.status == NOTHING
+    said = (
+        "Whether 0 in column 'feature 0' means not measured: it is in 20 % of the cells, at all clients. "
+        "If it does, leave them empty."
+    )
+    assert said in diagnosis.remarks
+    assert f"cannot be told: {said}" in diagnosis.lines()
+    card = diagnosis.card(federation.clients[0].name).splitlines()
+    assert card[-2].startswith("column 'feature 0' is 0 in ")
+    assert card[-2].endswith(" of 100 cells: if that means not measured, leave these cells empty")
+
+
 def test_a_client_that_cannot_be_used_is_named_and_a_small_one_is_different() -> None:
     data = load_dataset("digits").of_domains(["handwritten"])
     whole = federate(data, Iid(num_clients=6), seed=0)

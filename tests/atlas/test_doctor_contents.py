@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedatlas.atlas.doctor.columns import Code, describe_columns, find_faults, is_constant, other_scale
+from fedatlas.atlas.doctor.columns import CODES, Everywhere, describe_columns, find_faults, is_constant, other_scale
 from fedatlas.atlas.doctor.contents import copy_suspects, picture_suspects
 from fedatlas.atlas.doctor.duplicates import Copies, content_keys, describe_copies, find_copies
 from fedatlas.atlas.doctor.figures import ClientFigures, describe_clients, own_examples, own_keys
@@ -27,23 +27,36 @@ def _clients(count: int = 4, rows: int = 100) -> list[np.ndarray]:
 
 
 def _faults(clients: list[np.ndarray]) -> list[tuple[int, int, str]]:
-    found = find_faults([describe_columns(own) for own in clients])
+    found, _ = find_faults([describe_columns(own) for own in clients])
     return [(fault.client, fault.column, fault.kind) for fault in found]
 
 
 def test_a_client_s_figures_by_hand() -> None:
-    """20 to 40 in steps of 1, three zeros and a gap: quantiles are without the zeros, which are 3 of 24 cells."""
+    """20 to 40 in steps of 1, three zeros and a gap: quantiles are without the zeros, which are 3 of 24 cells.
+
+    The IQR is 10, so cells below 5 or above 55 are far. Nothing but the zeros is within 10 of 0, and all are below 99.
+    """
     column = np.array([*range(20, 41), 0, 0, 0, np.nan], float)
     (figures,) = describe_columns(column[:, None])
     assert (figures.count, figures.missing, figures.commonest) == (24, 1, 3)
     assert figures.quantiles == (22.0, 25.0, 30.0, 35.0, 38.0)
-    assert figures.codes == (Code(0.0, 3, 20.5),)
+    assert figures.tails == (3, 0)
+    told = dict(zip(CODES, figures.codes, strict=True))
+    assert told[0.0] == (3, 0, 0)
+    assert told[99.0] == (0, 24, 0)
+    assert told[9.0] == (0, 3, 0)
 
 
 def test_no_value_of_a_person_is_told_of_a_small_client() -> None:
     (figures,) = describe_columns(np.array([[12.0], [15.0], [999.0], [999.0], [999.0]]))
     assert figures.quantiles is None
-    assert figures.codes == (Code(999.0, 3, None),)
+    assert dict(zip(CODES, figures.codes, strict=True))[999.0] == (3, 2, 0)
+
+
+def test_a_value_that_two_persons_have_is_not_told() -> None:
+    """Two nines are among those above 0 and above 9, as they are above the median; they are told as no nines."""
+    (figures,) = describe_columns(np.array([[2.0], [3.0], [9.0], [9.0]]))
+    assert dict(zip(CODES, figures.codes, strict=True))[9.0] == (0, 2, 2)
 
 
 def test_clean_columns_have_no_fault() -> None:
@@ -57,6 +70,40 @@ def test_a_value_that_stands_for_missing_is_named(code: float) -> None:
     assert _faults(clients) == [(2, 0, "missing-coded")]
     clients[1][:, 0] = code
     assert _faults(clients) == [(1, 0, "missing-coded"), (2, 0, "missing-coded")]
+
+
+def test_a_value_that_all_clients_have_alone_is_a_remark_and_no_suspect() -> None:
+    """Two clients of four had it far from the rest, as all have: whether it is a measurement, all may know."""
+    clients = _clients()
+    for own in clients:
+        own[:15, 0] = 0.0
+    assert find_faults([describe_columns(own) for own in clients]) == ([], [Everywhere(0, 0.0, (15,) * 4)])
+    clients[0][:, 0][clients[0][:, 0] == 0] = 200.0
+    assert _faults(clients) == [], "who lacks it is no suspect"
+    for own in clients[1:3]:
+        own[:15, 0] = own[15:30, 0]
+    assert _faults(clients) == [(3, 0, "missing-coded")]
+
+
+def test_the_end_of_a_tail_does_not_stand_for_missing() -> None:
+    """Counts of which 9 is one: seven and eight occur too, beyond two IQR above the quartile."""
+    rng = numpy_generator(0, "tail")
+    clients = [rng.geometric(0.4, (400, 1)).astype(float) for _ in range(4)]
+    clients[1][:6] = 9.0
+    assert _faults(clients) == []
+    clients[1][:40] = 99.0
+    assert _faults(clients) == [(1, 0, "missing-coded")]
+
+
+def test_a_value_within_reach_is_named_only_where_no_other_client_comes_near() -> None:
+    """Of ages from 18 to 80 zero is less than two IQR away. Of whole numbers from 1 it is the next one."""
+    rng = numpy_generator(0, "ages")
+    clients = [rng.integers(18, 80, (200, 1)).astype(float) for _ in range(4)]
+    clients[2][:20] = 0.0
+    assert _faults(clients) == [(2, 0, "missing-coded")]
+    clients = [rng.integers(1, 40, (200, 1)).astype(float) for _ in range(4)]
+    clients[2][:20] = 0.0
+    assert _faults(clients) == []
 
 
 def test_zeros_of_grades_and_shares_are_values() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedatlas.atlas.doctor.advice import Commands, advise
 from fedatlas.atlas.doctor.cells import with_cells
-from fedatlas.atlas.doctor.contents import column_suspects, copy_suspects, picture_suspects, unmeasured
+from fedatlas.atlas.doctor.contents import ColumnFindings, column_findings, copy_suspects, picture_suspects, unmeasured
 from fedatlas.atlas.doctor.diagnosis import Diagnosis, Member
 from fedatlas.atlas.doctor.duplicates import find_copies
 from fedatlas.atlas.doctor.examination import UNLIKE, examine
@@ -119,7 +119,7 @@ def diagnose(told: Told, commands: Commands, begun: float | None = None) -> Diag
     """
     begun = time.perf_counter() if begun is None else begun
     names, counts = told.names, torch.tensor([own.label_counts for own in told.figures])
-    wrong, rare = _contents(told)
+    wrong, rare, columns = _contents(told)
     found = examine(told.summary, names, told.classes)
     # Labels first: wrong ones harm most, and columns can be many.
     suspects = (*found.suspects, *wrong, *_useless(names, counts))
@@ -142,7 +142,8 @@ def diagnose(told: Told, commands: Commands, begun: float | None = None) -> Diag
             for own in different
             if own.client not in mislabelled and not (own.kind == UNLIKE and own.client in accused)
         ),
-        remarks=(*found.remarks, *_remarks(told)),
+        remarks=(*found.remarks, *columns.remarks, *_remarks(told)),
+        notes=tuple(columns.notes),
         advice=advise(commands, suspects, names, images=told.images, **ways),
         seconds=time.perf_counter() - begun,
         summary=told.summary,
@@ -159,21 +160,22 @@ def _remarks(told: Told) -> list[str]:
     return said
 
 
-def _contents(told: Told) -> tuple[list[Suspect], list[Suspect]]:
-    """Return who has wrong inputs, and who lacks columns that others have."""
+def _contents(told: Told) -> tuple[list[Suspect], list[Suspect], ColumnFindings]:
+    """Return who has wrong inputs, who lacks columns that others have, and what the columns show."""
     copies = find_copies([own.copies for own in told.figures], told.keys)
     suspects = [
         *picture_suspects(told.names, [own.images for own in told.figures]),
         *copy_suspects(told.names, copies),
     ]
     if not 0 < len(told.columns) <= MOST_COLUMNS:
-        return suspects, []
+        return suspects, [], ColumnFindings([], [], [])
     columns = [own.columns for own in told.figures]
     lacking = [
         Suspect(name, "columns-missing", said := f"hardly any value in {_few(empty)}, which others have", "", said)
         for name, empty in unmeasured(told.names, told.columns, columns).items()
     ]
-    return [*column_suspects(told.names, told.columns, columns), *suspects], lacking
+    found = column_findings(told.names, told.columns, columns)
+    return [*found.suspects, *suspects], lacking, found
 
 
 def _useless(names: Sequence[str], counts: Tensor) -> list[Suspect]:

@@ -1,15 +1,16 @@
 """What a client tells about the columns of its table, and which columns are wrong.
 
-Stands for missing   a value such as 0, -9 or 999 at the end of a column, at least 3 times and in more than 1 % of the
-                     cells, farther than 2 interquartile ranges (IQR) from the others' quartile, with a gap of an IQR to
-                     the rest of the column
+Stands for missing   a value such as 0, -9 or 999, at least 3 times and in more than 1 % of the cells, and alone: no
+                     other cell of the client is near it, and none of another client at it or beyond; or it is beyond 2
+                     interquartile ranges (IQR) from the others' quartile, where fewer than 0.5 % of all clients' cells
+                     are. Where it is not 5 times as frequent as at the others' median, it is a remark about the column
 Scale                the median and the width from 10 to 90 % differ from the others' by the same factor, of at least
                      1.8, and twice as much as most others differ among themselves
 Constant             one value only, where chance would not give that: others' commonest value has share p, and
                      p^n < 0.05 / (clients x columns)
 
-Quantiles are of a column without the values that stand for missing. A client sends no value of a person: of codes
-counts only, and quantiles from ten cells on.
+Quantiles are of a column without such values at its ends. A client sends no value of a person: counts only, of a value
+such as 0 from three cells on, and quantiles from ten cells on.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,23 +31,17 @@ QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 FEWEST_CELLS = 10
 """Cells that a column's quantiles need."""
 TIMES, SHARE = 3, 0.01
-FAR, GAP = 2.0, 1.0
-"""In interquartile ranges."""
+FAR, NEAR, FAR_NEAR = 2.0, 0.1, 1.0
+"""In interquartile ranges: a value so much beyond a quartile is far; what is near a value, and near one that is far."""
+ALONE = 0.005
+"""The share of all clients' cells that may be as far out as a value that stands for missing."""
+OFTENER = 5.0
+"""How many times as often as at the others' median such a value is at a client that is named for it."""
 DISTINCT = 8
 """Values that a column has at least if it measures something; fewer are grades or yes and no."""
 FACTOR, APART, AGREE, SPREAD = 1.8, 2.0, 1.5, 0.8
 """The least factor, by how much it exceeds the others' spread, how far median and width may differ, and the quantile of
 the others' factors that is called their spread."""
-
-
-@dataclass(frozen=True)
-class Code:
-    """A value that may stand for missing, at the low or the high end of a column."""
-
-    value: float
-    count: int
-    nearest: float | None
-    """The rest's 2.5 % or 97.5 % quantile, whichever is on the code's side; None if the column has nothing else."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +55,13 @@ class ColumnFigures:
     """Different values, without codes; at most ``DISTINCT`` is told."""
     quantiles: tuple[float, ...] | None
     """Without codes; None of fewer than ten cells."""
-    codes: tuple[Code, ...]
     commonest: int
     """How often the commonest value occurs, codes included."""
+    tails: tuple[int, int]
+    """Cells farther than ``FAR`` IQR below and above its quartiles, codes included; zeros without quantiles."""
+    codes: tuple[tuple[int, int, int], ...]
+    """For each of ``CODES``: how many cells are equal to it, 0 if fewer than ``TIMES``; how many less, with such few if
+    it is below the median; and how many others near it: within ``NEAR`` IQR, ``FAR_NEAR`` if it is far, or a step."""
 
 
 def describe_columns(values: NDArray[np.float64]) -> list[ColumnFigures]:
@@ -72,22 +72,49 @@ def describe_columns(values: NDArray[np.float64]) -> list[ColumnFigures]:
 def _describe(column: NDArray[np.float64]) -> ColumnFigures:
     here = column[np.isfinite(column)]
     values, counts = np.unique(here, return_counts=True)
-    codes = []
-    for end in {0, len(values) - 1} if len(values) else ():
-        if float(values[end]) in CODES and counts[end] >= TIMES and counts[end] > SHARE * len(here):
-            rest = here[here != values[end]]
-            side = 0.025 if end == 0 and len(values) > 1 else 0.975
-            nearest = float(np.quantile(rest, side)) if len(rest) >= FEWEST_CELLS else None
-            codes.append(Code(float(values[end]), int(counts[end]), nearest))
-    rest = here[~np.isin(here, [code.value for code in codes])]
+    ends = [values[end] for end in {0, len(values) - 1} if len(values) and _often(int(counts[end]), len(here))]
+    rest = here[~np.isin(here, [value for value in ends if float(value) in CODES])]
+    quantiles = tuple(map(float, np.quantile(rest, QUANTILES))) if len(rest) >= FEWEST_CELLS else None
+    upto = np.concatenate([[0], counts.cumsum()])
+
+    def less(than: NDArray[np.float64], side: Literal["left", "right"] = "left") -> NDArray[np.int64]:
+        return upto[np.searchsorted(values, than, side)].astype(np.int64)
+
+    codes = np.array(CODES)
+    below, equal = less(codes), less(codes, "right") - less(codes)
+    few = equal < TIMES
+    below += np.where(few & (codes < (np.median(here) if len(here) else 0.0)), equal, 0)
+    equal = np.where(few, 0, equal)
+    reach, tails = np.zeros(len(codes)), (0, 0)
+    if quantiles is not None:
+        width = _width(quantiles)
+        edges = quantiles[1] - FAR * width, quantiles[3] + FAR * width
+        # In steps, as whole numbers have them, the next value is no gap.
+        steps = np.diff(np.unique(rest))
+        reach = np.where((codes < edges[0]) | (codes > edges[1]), FAR_NEAR, NEAR) * width
+        reach = np.maximum(reach, np.median(steps) if len(steps) else 0.0)
+        tails = (int(less(np.array(edges))[0]), len(here) - int(less(np.array(edges), "right")[1]))
+    near = less(codes + reach, "right") - less(codes - reach) - equal
     return ColumnFigures(
         count=len(here),
         missing=len(column) - len(here),
         distinct=min(len(np.unique(rest)), DISTINCT),
-        quantiles=tuple(map(float, np.quantile(rest, QUANTILES))) if len(rest) >= FEWEST_CELLS else None,
-        codes=tuple(codes),
+        quantiles=quantiles,
         commonest=int(counts.max()) if len(here) else 0,
+        tails=tails,
+        codes=tuple(zip(equal.tolist(), below.tolist(), near.tolist(), strict=True)),
     )
+
+
+def _often(times: int, cells: int) -> bool:
+    """Return whether a value occurs so often that it may stand for missing."""
+    return times >= TIMES and times > SHARE * cells
+
+
+def _width(quantiles: Sequence[float]) -> float:
+    """Return the interquartile range, or half the range from 10 to 90 % where half of all values are equal."""
+    low, first, _, third, high = quantiles
+    return third - first if third > first else (high - low) / 2
 
 
 @dataclass(frozen=True)
@@ -106,42 +133,96 @@ class Fault:
     """Cells that are there."""
 
 
-def find_faults(figures: Sequence[Sequence[ColumnFigures]]) -> list[Fault]:
-    """Return the wrong columns, clients in order; ``figures`` are clients x columns."""
+@dataclass(frozen=True)
+class Everywhere:
+    """A value that stands alone in a column and may stand for missing, at most clients alike."""
+
+    column: int
+    value: float
+    counts: tuple[int, ...]
+    """Of each client, the cells that have it; 0 if they are fewer than three."""
+
+
+def find_faults(figures: Sequence[Sequence[ColumnFigures]]) -> tuple[list[Fault], list[Everywhere]]:
+    """Return the wrong columns, clients in order, and values that stand alone in a column of most clients.
+
+    ``figures`` are clients x columns.
+    """
     tests = len(figures) * max(len(figures[0]), 1) if figures else 1
-    found = []
+    found, common = [], []
     for j, column in enumerate(zip(*figures, strict=True)):
+        coded, everywhere = _coded(column)
+        common += [Everywhere(j, CODES[k], tuple(one.codes[k][0] for one in column)) for k in everywhere]
         usual = _middle([size for one in column if (size := _sizes(one)) is not None])
         for i, own in enumerate(column):
+            if i in coded:
+                found.append(Fault(i, j, "missing-coded", CODES[coded[i]], own.codes[coded[i]][0], own.count))
             # The others of each are listed only where something may be wrong: there may be a thousand.
-            if own.count and (own.codes or own.commonest == own.count or _may_differ(own, usual)):
+            elif own.count and (own.commonest == own.count or _may_differ(own, usual)):
                 others = [*column[:i], *column[i + 1 :]]
                 found += [Fault(i, j, *fault) for fault in _faults(own, others, tests)]
-    return sorted(found, key=lambda fault: (fault.client, fault.column))
+    return sorted(found, key=lambda fault: (fault.client, fault.column)), common
 
 
 def _faults(own: ColumnFigures, others: Sequence[ColumnFigures], tests: int) -> list[tuple[str, float, int, int]]:
-    coded = next((code for code in own.codes if stands_for_missing(code, own, others)), None)
-    if coded is not None:
-        return [("missing-coded", coded.value, coded.count, own.count)]
     if is_constant(own, others, tests):
         return [("constant", float(own.commonest), own.count, own.count)]
     factor = other_scale(own, others)
     return [] if factor is None else [("other-scale", factor, own.count, own.count)]
 
 
-def stands_for_missing(code: Code, own: ColumnFigures, others: Sequence[ColumnFigures]) -> bool:
-    """Return whether a code is not a measurement, by the quartiles of the others, or of its own column if need be."""
-    known = [one.quantiles for one in others if one.quantiles is not None and one.distinct >= DISTINCT]
-    if not known and own.quantiles is not None and own.distinct >= DISTINCT:
-        known = [own.quantiles]
-    if not known:
+def _coded(column: Sequence[ColumnFigures]) -> tuple[dict[int, int], list[int]]:
+    """Return which code stands for missing at which client, and codes that stand alone at most clients alike."""
+    often = [[_often(equal, own.count) for equal, _, _ in own.codes] for own in column]
+    if not any(map(any, often)):
+        return {}, []
+    codes = np.array([own.codes for own in column])
+    counts = np.array([own.count for own in column])
+    tails = np.array([own.tails for own in column])
+    quantiles = np.array([(math.nan,) * len(QUANTILES) if own.quantiles is None else own.quantiles for own in column])
+    widths = np.array([math.nan if own.quantiles is None else _width(own.quantiles) for own in column])
+    measured = np.array([own.distinct >= DISTINCT for own in column]) & np.isfinite(widths)
+    shares = codes[:, :, 0] / np.maximum(counts, 1)[:, None]
+    found: dict[int, int] = {}
+    common: set[int] = set()
+    for i, k in np.argwhere(often).tolist():
+        others = np.arange(len(column)) != i
+        known = others & measured
+        if not known.any():
+            known = ~others & measured
+        if i in found or not known.any():
+            continue
+        value = CODES[k]
+        low, high = np.median(quantiles[known][:, [1, 3]], axis=0)
+        width = high - low if high > low else float(np.median(widths[known]))
+        if width <= 0:
+            continue
+        alone = _is_outermost(codes[:, k], counts, i)
+        if not alone and not low - FAR * width <= value <= high + FAR * width:
+            side = int(value > high)
+            edges = quantiles[:, 1 + 2 * side] + (2 * side - 1) * FAR * widths
+            beyond = edges < value if side else edges > value
+            far = tails[:, side] - np.where(beyond, codes[:, k, 0], 0)
+            alone = far.sum() <= ALONE * (counts - codes[:, k, 0]).sum()
+        if not alone:
+            continue
+        compared = shares[others & (counts >= FEWEST_CELLS), k]
+        if len(compared) and OFTENER * float(np.median(compared)) >= shares[i, k]:
+            common.add(k)
+        else:
+            found[i] = k
+    return found, sorted(common)
+
+
+def _is_outermost(codes: NDArray[np.int64], counts: NDArray[np.int64], client: int) -> bool:
+    """Return whether no cell of another client is at a value or beyond it, and none of the client's own near it."""
+    equal, below, near = codes.T
+    others = np.arange(len(codes)) != client
+    if near[client] or not others.any():
         return False
-    low, high = (float(np.median([quantiles[j] for quantiles in known])) for j in (1, 3))
-    width = high - low
-    if width <= 0 or low - FAR * width <= code.value <= high + FAR * width:
-        return False
-    return code.nearest is None or abs(code.nearest - code.value) > GAP * width
+    under, over = below + equal, counts - below
+    under[client], over[client] = below[client], over[client] - equal[client]
+    return bool((under == 0).all() or (over == 0).all())
 
 
 def other_scale(own: ColumnFigures, others: Sequence[ColumnFigures]) -> float | None:

@@ -4,29 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from fedatlas.atlas.doctor.columns import ColumnFigures, Fault, find_faults
+from fedatlas.atlas.doctor.columns import ColumnFigures, Everywhere, Fault, find_faults
 from fedatlas.atlas.doctor.duplicates import Copies
 from fedatlas.atlas.doctor.pictures import PictureFigures, broken
 from fedatlas.atlas.doctor.suspect import Cells, Suspect
 
 COLUMN_KINDS = ("missing-coded", "other-scale", "constant")
 COPIED, TESTED = COPIES = ("same-examples", "test-in-training")
+MOST_REMARKS = 3
+"""Columns of which it is said, each by itself, that all clients have a value which may stand for missing."""
 
 
-def column_suspects(
+class ColumnFindings(NamedTuple):
+    """What the columns show."""
+
+    suspects: list[Suspect]
+    """Clients with wrong columns."""
+    remarks: list[str]
+    """Of values that may stand for missing at all clients alike, which accuses nobody."""
+    notes: list[tuple[str, str]]
+    """The same for each client itself: its name, and what may be told to it."""
+
+
+def column_findings(
     names: Sequence[str], columns: Sequence[str], figures: Sequence[Sequence[ColumnFigures]]
-) -> list[Suspect]:
-    """Return the clients with wrong columns."""
-    return [
+) -> ColumnFindings:
+    """Return the clients with wrong columns, and columns in which a value may stand for missing everywhere."""
+    faults, common = find_faults(figures)
+    suspects = [
         replace(
             _column(names[fault.client], columns[fault.column], fault),
             cells=_cells(names[fault.client], columns[fault.column], fault, [row[fault.column] for row in figures]),
         )
-        for fault in find_faults(figures)
+        for fault in faults
     ]
+    remarks = [_remark(columns[own.column], own, figures) for own in common[:MOST_REMARKS]]
+    if left := sorted({columns[own.column] for own in common[MOST_REMARKS:]}):
+        more = f" and {len(left) - MOST_REMARKS} more" if len(left) > MOST_REMARKS else ""
+        remarks.append(f"The same of values in {', '.join(left[:MOST_REMARKS])}{more}.")
+    notes = [
+        (
+            name,
+            f"column {columns[own.column]!r} is {own.value:g} in {count} of {row[own.column].count} cells: "
+            "if that means not measured, leave these cells empty",
+        )
+        for own in common[:MOST_REMARKS]
+        for name, count, row in zip(names, own.counts, figures, strict=True)
+        if count
+    ]
+    return ColumnFindings(suspects, remarks, notes)
+
+
+def _remark(column: str, own: Everywhere, figures: Sequence[Sequence[ColumnFigures]]) -> str:
+    cells = sum(row[own.column].count for row in figures)
+    having = sum(count > 0 for count in own.counts)
+    where = "all clients" if having == len(figures) else f"{having} of {len(figures)} clients"
+    share = f"{100 * sum(own.counts) / cells:.0f} % of the cells, at {where}"
+    value = f"{own.value:g} in column {column!r}"
+    return f"Whether {value} means not measured: it is in {share}. If it does, leave them empty."
 
 
 def _cells(name: str, column: str, fault: Fault, figures: Sequence[ColumnFigures]) -> Cells:

@@ -53,6 +53,8 @@ class Diagnosis:
     """Commands to run, the most urgent first."""
     seconds: float
     """How long it took, after encoding."""
+    notes: tuple[tuple[str, str], ...] = ()
+    """What a client's card says of its data beside what is said of it here: the client, and a sentence."""
     summary: Summary | None = field(default=None, repr=False, compare=False)
     """What was compared, for maps; None if no example said anything about noise."""
 
@@ -114,6 +116,7 @@ class Diagnosis:
         mates = self.groups.count(self.groups[position]) - 1
         said.append(f"{mates:,} of {len(self.clients) - 1:,} other clients have data like yours")
         said += [own.card for own in (*self.suspects, *self.different) if own.client == client]
+        said += [note for name, note in self.notes if name == client]
         if not any(own.client == client for own in self.suspects):
             said.append("nothing was found that is wrong with your data")
         return "\n".join(said)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedatlas.atlas.doctor.columns import QUANTILES, Code, ColumnFigures, describe_columns
+from fedatlas.atlas.doctor.columns import CODES, QUANTILES, ColumnFigures, describe_columns
 from fedatlas.atlas.doctor.duplicates import CopyFigures, content_keys, describe_copies
 from fedatlas.atlas.doctor.pictures import PictureFigures, describe_pictures, is_blank
 from fedatlas.data.dataset import Dataset
@@ -33,8 +33,8 @@ FIGURES: tuple[Disclosure, ...] = (
     Disclosure("images", "how many images it has, how many are blank and how many cut off", "check", (3,), torch.int64),
     Disclosure(
         "copies",
-        "how many pairs of its training examples are equal, and how many test examples are in training too, if its test "
-        "part was given and not drawn",
+        "how many pairs of its training examples are equal, and how many test examples are in training too, if its "
+        "test part was given and not drawn",
         "check",
         (4,),
         torch.int64,
@@ -42,9 +42,9 @@ FIGURES: tuple[Disclosure, ...] = (
     Disclosure(
         "cells",
         "of each column of numbers, how many cells there are, how many are missing, how many values differ (at most "
-        "8) and how often the commonest one occurs",
+        "8), how often the commonest one occurs, and how many cells are far below and far above its quartiles",
         "check",
-        ("columns", 4),
+        ("columns", 6),
         torch.int64,
     ),
     Disclosure(
@@ -56,11 +56,11 @@ FIGURES: tuple[Disclosure, ...] = (
     ),
     Disclosure(
         "codes",
-        "of values such as 0 and 999 at the ends of a column, which may stand for missing, how often they occur and "
-        "where the rest of the column ends",
+        f"of each column of numbers and {len(CODES)} values such as 0 and 999, which may stand for missing, how many "
+        "cells are equal (from three on), how many less and how many close",
         "check",
-        ("columns", 2, 4),
-        torch.float64,
+        ("columns", len(CODES), 3),
+        torch.int64,
     ),
 )
 HASHES = Disclosure(
@@ -88,21 +88,21 @@ class ClientFigures:
         """Return the figures as tensors, by the names of ``FIGURES``."""
         some = [own.quantiles for own in self.columns]
         quantiles = [(0.0,) * (1 + len(QUANTILES)) if own is None else (1.0, *own) for own in some]
-        cells = [(own.count, own.missing, own.distinct, own.commonest) for own in self.columns]
-        codes = [[_of_code(code) for code in (*own.codes, None, None)[:2]] for own in self.columns]
+        cells = [(own.count, own.missing, own.distinct, own.commonest, *own.tails) for own in self.columns]
+        codes = [own.codes for own in self.columns]
         return {
             "label_counts": torch.tensor(self.label_counts, dtype=torch.int64),
             "images": torch.tensor(self.images, dtype=torch.int64),
             "copies": torch.tensor(self.copies, dtype=torch.int64),
-            "cells": torch.tensor(cells, dtype=torch.int64).reshape(-1, 4),
+            "cells": torch.tensor(cells, dtype=torch.int64).reshape(-1, 6),
             "quantiles": torch.tensor(quantiles, dtype=torch.float64).reshape(-1, 1 + len(QUANTILES)),
-            "codes": torch.tensor(codes, dtype=torch.float64).reshape(-1, 2, 4),
+            "codes": torch.tensor(codes, dtype=torch.int64).reshape(-1, len(CODES), 3),
         }
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> ClientFigures:
         """Return the figures that ``tensors`` gave; raise DataError if no client can have them."""
-        counts = [tensors[name] for name in ("label_counts", "images", "copies", "cells")]
+        counts = [tensors[name] for name in ("label_counts", "images", "copies", "cells", "codes")]
         if any(bool(((own < 0) | (own > _MOST)).any()) for own in counts):
             raise DataError("a count is below 0 or absurd", code="wrong-value", what="figures")
         rows = zip(*(tensors[name].tolist() for name in ("cells", "quantiles", "codes")), strict=True)
@@ -112,10 +112,11 @@ class ClientFigures:
                 missing=missing,
                 distinct=distinct,
                 quantiles=tuple(quantiles[1:]) if quantiles[0] else None,
-                codes=tuple(_to_code(code) for code in codes if code[1]),
                 commonest=commonest,
+                tails=(low, high),
+                codes=tuple((equal, below, near) for equal, below, near in codes),
             )
-            for (count, missing, distinct, commonest), quantiles, codes in rows
+            for (count, missing, distinct, commonest, low, high), quantiles, codes in rows
         )
         found = cls(
             label_counts=tuple(tensors["label_counts"].tolist()),
@@ -134,21 +135,11 @@ class ClientFigures:
         sound = sound and copies.pairs <= math.comb(copies.train, 2)
         for own in self.columns:
             ordered = own.quantiles is None or list(own.quantiles) == sorted(own.quantiles)
-            counted = own.commonest <= own.count and all(0 < code.count <= own.count for code in own.codes)
+            counted = max(own.commonest, sum(own.tails)) <= own.count
+            counted = counted and all(equal + max(below, near) <= own.count for equal, below, near in own.codes)
             sound = sound and ordered and counted
         if not sound:
             raise DataError("the figures contradict each other", code="wrong-value", what="figures")
-
-
-def _of_code(code: Code | None) -> tuple[float, ...]:
-    if code is None:
-        return (0.0,) * 4
-    return (code.value, code.count, code.nearest is not None, 0.0 if code.nearest is None else code.nearest)
-
-
-def _to_code(numbers: Sequence[float]) -> Code:
-    value, count, known, nearest = numbers
-    return Code(value, int(count), nearest if known else None)
 
 
 def describe_clients(federation: Federation) -> list[ClientFigures]:
