@@ -101,7 +101,7 @@ def test_a_wrong_unit_in_an_array_of_numbers_is_named() -> None:
     (suspect,) = check(replace(whole, data=data)).suspects
     assert (suspect.client, suspect.kind) == (whole.clients[1].name, "other-scale")
     assert "feature 2" in suspect.reason
-    assert "2.6 times" in suspect.reason, "the medians of 100 values each"
+    assert "2.51 times" in suspect.reason, "by the medians and widths of 100 values each"
 
 
 def test_a_value_that_may_stand_for_missing_everywhere_is_a_remark_on_the_card() -> None:

@@ -122,6 +122,20 @@ def test_another_unit_is_named_with_its_factor() -> None:
     assert factor == pytest.approx(0.0555, rel=0.1)
 
 
+@pytest.mark.parametrize(("factor", "named"), [(0.5, False), (2.0, False), (2.54, True), (1 / 2.54, True), (6.0, True)])
+def test_a_factor_that_is_no_unit_s_is_no_fault(factor: float, named: bool) -> None:
+    clients = _clients(rows=400)
+    clients[3][:, 0] *= factor
+    assert _faults(clients) == ([(3, 0, "other-scale")] if named else [])
+
+
+def test_a_unit_s_factor_is_no_fault_where_others_differ_as_much() -> None:
+    clients = _clients(6, rows=400)
+    for own, factor in zip(clients, (1.0, 1.5, 0.6, 2.0, 0.5, 2.54), strict=True):
+        own[:, 0] *= factor
+    assert _faults(clients) == []
+
+
 def test_a_wider_or_a_shifted_column_is_not_on_another_scale() -> None:
     clients = _clients()
     clients[0][:, 0] = 200 + 3 * (clients[0][:, 0] - 200)

@@ -4,8 +4,8 @@ Stands for missing   a value such as 0, -9 or 999, at least 3 times and in more 
                      other cell of the client is near it, and none of another client at it or beyond; or it is beyond 2
                      interquartile ranges (IQR) from the others' quartile, where fewer than 0.5 % of all clients' cells
                      are. Where it is not 5 times as frequent as at the others' median, it is a remark about the column
-Scale                the median and the width from 10 to 90 % differ from the others' by the same factor, of at least
-                     1.8, and twice as much as most others differ among themselves
+Scale                the median, the IQR and the width from 10 to 90 % differ from the others' by the same factor, which
+                     is one between units or at least 5, and three times what others differ among themselves
 Constant             one value only, where chance would not give that: others' commonest value has share p, and
                      p^n < 0.05 / (clients x columns)
 
@@ -39,9 +39,17 @@ OFTENER = 5.0
 """How many times as often as at the others' median such a value is at a client that is named for it."""
 DISTINCT = 8
 """Values that a column has at least if it measures something; fewer are grades or yes and no."""
-FACTOR, APART, AGREE, SPREAD = 1.8, 2.0, 1.5, 0.8
-"""The least factor, by how much it exceeds the others' spread, how far median and width may differ, and the quantile of
-the others' factors that is called their spread."""
+UNITS = (1.6093, 2.2046, 2.54, 3.2808, 4.184, 7, 10, 12, 18.02, 24, 28.35, 30.44, 38.67, 52.18, 60, 88.4, 88.57, 100)
+"""Factors between units that people use: of lengths, weights, energies, times, and of glucose and fats in blood."""
+LEAST_UNIT, LARGE_UNIT, LARGE = 1.5, 2.3, 5.0
+"""Smaller factors are no unit's; above the second one may be less near a unit; above the third it need not be near."""
+UNIT_NEAR, UNIT_ABOUT = 0.04, 0.10
+"""How far the logarithm of a factor may be from that of a unit."""
+APART, FAR_APART = 3.0, 5.0
+"""How many times what others differ a factor is, and a small one, as logarithms."""
+AGREE, AGREE_SHARE, SPREAD = 0.35, 0.25, 0.9
+"""How far the logarithms of the three factors may be apart, the same as a share of a large one, and the quantile of
+others' factors that is their spread."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +161,7 @@ def find_faults(figures: Sequence[Sequence[ColumnFigures]]) -> tuple[list[Fault]
     for j, column in enumerate(zip(*figures, strict=True)):
         coded, everywhere = _coded(column)
         common += [Everywhere(j, CODES[k], tuple(one.codes[k][0] for one in column)) for k in everywhere]
-        usual = _middle([size for one in column if (size := _sizes(one)) is not None])
+        usual = _usual(column)
         for i, own in enumerate(column):
             if i in coded:
                 found.append(Fault(i, j, "missing-coded", CODES[coded[i]], own.codes[coded[i]][0], own.count))
@@ -227,36 +235,58 @@ def _is_outermost(codes: NDArray[np.int64], counts: NDArray[np.int64], client: i
 
 def other_scale(own: ColumnFigures, others: Sequence[ColumnFigures]) -> float | None:
     """Return the factor by which a column is larger than the others', if it is on another scale."""
-    sizes = [size for one in others if (size := _sizes(one)) is not None]
+    known = [one.quantiles for one in others if _sizes(one) is not None and one.quantiles is not None]
     mine = _sizes(own)
-    if mine is None or len(sizes) < 2:
+    if mine is None or len(known) < 2:
         return None
-    usual = _middle(sizes)
-    factors = [math.log(mine[j] / usual[j]) for j in range(2)]
-    spread = float(np.quantile([abs(math.log(size[0] / usual[0])) for size in sizes], SPREAD))
-    agree = abs(factors[0] - factors[1]) < math.log(AGREE)
-    if not agree or min(map(abs, factors)) < max(math.log(FACTOR), APART * spread):
+    usual = _of_quantiles(np.median(known, axis=0))
+    if min(*mine, *usual) <= 0:
         return None
-    return math.exp(factors[0])
+    factors = np.log(np.divide(mine, usual))
+    factor = float(np.median(factors))
+    natural = np.log(np.clip([_of_quantiles(np.array(one)) for one in known], 1e-12, None) / usual)
+    spread = float(np.quantile(np.abs(np.median(natural, axis=1)), SPREAD))
+    if np.ptp(factors) > max(AGREE, AGREE_SHARE * abs(factor), 2 * float(np.median(np.ptp(natural, axis=1)))):
+        return None
+    return math.exp(factor) if _is_unit(abs(factor), abs(float(factors[0])), spread) else None
 
 
-def _middle(sizes: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the median of each size; 0 of none."""
-    return (float(np.median([a for a, _ in sizes])), float(np.median([b for _, b in sizes]))) if sizes else (0.0, 0.0)
+def _is_unit(factor: float, of_medians: float, spread: float) -> bool:
+    """Return whether the logarithm of a factor is one between units.
+
+    ``of_medians`` is another estimate of it, often a better one; ``spread`` is how much others differ.
+    """
+    if factor < max(math.log(LEAST_UNIT), APART * spread):
+        return False
+    units = [unit for unit in map(math.log, UNITS) if abs(factor - unit) < UNIT_ABOUT + spread]
+    near = any(min(abs(factor - unit), abs(of_medians - unit)) < UNIT_NEAR for unit in units)
+    if factor > math.log(LARGE) or (near and factor > FAR_APART * spread):
+        return True
+    return bool(units) and factor > math.log(LARGE_UNIT)
 
 
-def _may_differ(own: ColumnFigures, usual: tuple[float, float]) -> bool:
+def _usual(column: Sequence[ColumnFigures]) -> float:
+    """Return the median of the clients' medians without their signs; 0 of none."""
+    sizes = [size[0] for one in column if (size := _sizes(one)) is not None]
+    return float(np.median(sizes)) if sizes else 0.0
+
+
+def _may_differ(own: ColumnFigures, usual: float) -> bool:
     """Return whether a column's median is far from that of all clients, itself included."""
     mine = _sizes(own)
-    return mine is not None and usual[0] > 0 and abs(math.log(mine[0] / usual[0])) > math.log(FACTOR) / 3
+    return mine is not None and min(mine[0], usual) > 0 and abs(math.log(mine[0] / usual)) > math.log(LEAST_UNIT) / 3
 
 
-def _sizes(figures: ColumnFigures) -> tuple[float, float] | None:
-    """Return |median| and width of a column; None of one that has neither, or whose values are few."""
+def _sizes(figures: ColumnFigures) -> tuple[float, float, float] | None:
+    """Return |median|, the width from 10 to 90 % and the IQR; None of a column whose values are few."""
     if figures.quantiles is None or figures.distinct < DISTINCT:
         return None
-    low, _, middle, _, high = figures.quantiles
-    return (abs(middle), high - low) if middle != 0 and high > low else None
+    return _of_quantiles(np.array(figures.quantiles))
+
+
+def _of_quantiles(quantiles: NDArray[np.float64]) -> tuple[float, float, float]:
+    low, first, middle, third, high = quantiles.tolist()
+    return abs(middle), high - low, third - first
 
 
 def is_constant(own: ColumnFigures, others: Sequence[ColumnFigures], tests: int) -> bool:
