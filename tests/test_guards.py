@@ -38,6 +38,7 @@ OPTIONS = {
         "start",
         "atlas",
         "labels",
+        "compare",
         "compile",
         "examples",
         "rounds",

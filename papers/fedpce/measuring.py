@@ -123,7 +123,7 @@ def collaborative_figures(run: Run) -> Numbers:
 def adapted_figures(task: Task, run: Run, federation: Federation) -> Numbers:
     """Return how the held-out clients do, before and after tuning; with few images too, where asked for."""
     adapter = Adapter(run, data=federation, device=task.options.device)
-    plan = {"tune": "personal", **task.settings["adapt"]}
+    plan = {"tune": "personal", "compare": False, **task.settings["adapt"]}
     every = max(1, plan["rounds"] // 10)
     rounds = len(run.rounds)
     kept = task.folder / "adapted.json"

@@ -147,12 +147,7 @@ def test_without_labels_a_turned_newcomer_is_placed_and_a_renamed_one_is_not(ada
 
 
 def test_a_newcomer_that_may_be_of_two_groups_is_refused_and_may_be_named_one(adapter: Adapter) -> None:
-    """Without the renamed classes a plain client is as likely a renamed one."""
-    federation = kinds_federation()
-    client = federation.clients[federation.position("plain-new")]
-    others = client.train[federation.data.labels[client.train] >= 2]
-    clients = tuple(replace(own, train=others) if own.name == client.name else own for own in federation)
-    doubtful = Adapter(adapter.run, data=replace(federation, clients=clients), algorithm=adapter.algorithm)
+    doubtful = of_two_groups(adapter)
     placement = doubtful.place("plain-new")
     assert (placement.placed, placement.refusal) == (False, "uncertain")
     with raises(DataError, "placement-uncertain", client="plain-new", reason="uncertain", chances=placement.chances):
@@ -218,7 +213,7 @@ def test_a_newcomer_of_fedbn_begins_with_the_mean_of_its_group_and_tunes_only_wh
 
 
 def test_the_model_that_is_tuned_is_that_of_the_group(run: Run, adapter: Adapter) -> None:
-    results = adapter.adapt_all(NEWCOMERS, start="group", tune="head", rounds=1, steps=2)
+    results = adapter.adapt_all(NEWCOMERS, start="group", tune="head", rounds=1, steps=2, compare=False)
     for group, one in enumerate(results):
         shared = run.parameters(group=group)
         assert (one.group, one.num_steps, one.origin) == (group, 2, f"the model of group {group}")
@@ -282,6 +277,68 @@ def test_groups_that_left_use_their_second_memory_and_others_the_common_model(tm
         assert (newcomer.placement.group, newcomer.group) == (1, 1 if leaves else None)
 
 
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Adapter:
+    """FedBN, whose common model all groups have left."""
+    algorithm = replace(fedbn(), sharing=ByTrial(groups=GROUPS, pilot=1, threshold=-1e9))
+    return opened(trained(tmp_path_factory.mktemp("left") / "run", algorithm, rounds=4, norm="batch"), algorithm)
+
+
+def of_two_groups(adapter: Adapter) -> Adapter:
+    """Return an adapter whose plain newcomer lacks the renamed classes, so that it is as likely a renamed one."""
+    federation = kinds_federation()
+    client = federation.clients[federation.position("plain-new")]
+    others = client.train[federation.data.labels[client.train] >= 2]
+    clients = tuple(replace(own, train=others) if own.name == client.name else own for own in federation)
+    return Adapter(adapter.run, data=replace(federation, clients=clients), algorithm=adapter.algorithm)
+
+
+def test_where_all_groups_have_left_a_newcomer_is_placed_without_being_asked(left: Adapter) -> None:
+    """It then begins as with start="group", and is tuned as any other client."""
+    for group, one in enumerate(left.adapt_all(rounds=0)):
+        assert one.placement is not None
+        assert (one.group, one.placement.group, one.describe()["placement"]["group"]) == (group, group, group)
+        asked = left.adapt(one.client, start="group")
+        assert same_bits(one.model().state_dict(), asked.model().state_dict())
+        assert one.before.loss == asked.before.loss
+        assert "3 that trained in its group" in one.origin
+    assert left.adapt("turned-new", rounds=1, steps=2).num_steps == 2
+    assert left.adapt("turned-1", rounds=0).placement is None
+    assert left.adapt("turned-new", rounds=0, labels=False).group == 1
+
+
+def test_a_newcomer_that_cannot_be_placed_has_the_model_of_all_clients_and_hears_why(left: Adapter) -> None:
+    doubtful = of_two_groups(left)
+    said = "client plain-new is not placed: its 12 examples leave group .* the model of all clients, which all groups"
+    with pytest.warns(UserWarning, match=said):
+        adapted = doubtful.adapt("plain-new", rounds=0)
+    assert adapted.placement is not None
+    assert (adapted.group, adapted.placement.refusal) == (None, "uncertain")
+    assert "leave group" in adapted.describe()["placement"]["reason"]
+    common = left.run.parameters()
+    assert same_bits({name: adapted.model().state_dict()[name] for name in common}, common)
+    with raises(DataError, "placement-uncertain", client="plain-new"):
+        doubtful.adapt("plain-new", start="group")
+
+
+def test_where_some_groups_have_left_a_newcomer_may_be_of_them_or_of_the_rest(tmp_path: Path) -> None:
+    algorithm = replace(fedavg(), sharing=ByTrial(groups=GROUPS, pilot=1, threshold=1e9, apart=(2,)))
+    adapter = opened(trained(tmp_path / "run", algorithm, rounds=4), algorithm)
+    plain, turned, renamed = adapter.adapt_all(NEWCOMERS, rounds=0)
+    assert [own.placement and own.placement.group for own in (plain, turned, renamed)] == [0, 1, 2]
+    assert [own.group for own in (plain, turned, renamed)] == [None, None, 2]
+    member = adapter.adapt("plain-1", rounds=0)
+    assert (member.group, member.placement) == (None, None)
+
+
+def test_labels_are_not_forbidden_in_vain(left: Adapter, tmp_path: Path) -> None:
+    algorithm = replace(fedavg(), sharing=ByTrial(groups=GROUPS, pilot=1, threshold=1e9))
+    stayed = opened(trained(tmp_path / "run", algorithm, rounds=4), algorithm)
+    for adapter, client in ((stayed, "turned-new"), (left, "turned-1")):
+        with raises(UsageError, "settings-conflict", setting="labels"):
+            adapter.adapt(client, labels=False, rounds=0)
+
+
 def test_the_command_places_clients_of_a_file_and_leaves_out_those_it_cannot(run: Run, tmp_path: Path) -> None:
     federation = kinds_federation()
     rows = federation.clients[federation.position("turned-new")].train
@@ -300,9 +357,9 @@ def test_the_command_places_clients_of_a_file_and_leaves_out_those_it_cannot(run
     none = CliRunner().invoke(app, [*command, "--client", "dark"])
     assert none.exit_code == 2
     assert "dark: not placed: it is unlike every group" in none.output
-    wrong = CliRunner().invoke(app, ["adapt", str(run.folder), "--no-labels"])
-    assert wrong.exit_code == 2
-    assert "--no-labels is for --start group" in wrong.output
+    unlabelled = CliRunner().invoke(app, [*command[:2], *command[4:], "--client", "turned", "--no-labels", "-r", "0"])
+    assert unlabelled.exit_code == 0, unlabelled.output
+    assert "turned: group 1 (certainty 1.00, from 18 unlabelled examples)" in unlabelled.output
 
 
 def test_groups_of_an_atlas_are_placed_by_it_without_a_file(tmp_path: Path) -> None:

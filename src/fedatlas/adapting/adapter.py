@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedatlas.adapting.comparing import Folds, Verdict
 from fedatlas.adapting.examples import chosen_clients, with_few
 from fedatlas.adapting.models import GroupModels, freeze_shared
-from fedatlas.adapting.placement import Joining, Placer, need_placed
+from fedatlas.adapting.placement import Joining, Placer, need_labels_used, need_placed
 from fedatlas.adapting.result import Adapted, AdaptingStopped, Tuned
 from fedatlas.adapting.settings import AdaptSettings, Tune
 from fedatlas.adapting.starts import STARTS, Start, Starts, check_atlas
@@ -168,8 +169,12 @@ class Adapter:
         Clients do not hear of each other; where the network allows it, their batches pass through it together. All is
         in float32, as tests are.
 
-        Where groups of clients have a model each, a client uses that of its group. A client without one is placed as
-        ``place`` does; raise DataError if its examples cannot tell.
+        Where groups of clients have a model each, a client uses that of its group. A newcomer is placed as ``place``
+        does; if its examples cannot tell, it has the model of all clients, with a warning. Raise DataError where there
+        is none, or with ``start="group"``.
+
+        Tuning is compared with what it began from by folds of each client's training part, and the better is kept:
+        ``Adapted.kept`` says which and ``Adapted.why`` why; ``compare=False`` keeps what was tuned.
 
         Args:
             clients: names or positions; None is all that were held out. One may be there twice.
@@ -205,7 +210,9 @@ class Adapter:
             self.placer.find(own, few[i], number, places=places, atlas=atlas, labels=settings.labels)
             for i, (number, own) in enumerate(zip(numbers, given, strict=True))
         ]
-        need_placed([own for own in found if isinstance(own, Placement)])
+        need_labels_used(found, labels=settings.labels)
+        may_share = self.models.state.has_common_model and not places
+        need_placed([own for own in found if isinstance(own, Placement)], self.models if may_share else None)
         joining = [Joining(number, self._data(number, few[i]), found[i]) for i, number in enumerate(numbers)]
         settings = replace(settings, tune=settings.tune or (self.usual_tune if settings.rounds else "personal"))
         return self.widened(settings.tune)._adapt_joining(joining, settings, (start, atlas), seed, progress)
@@ -253,15 +260,20 @@ class Adapter:
     ) -> Tuned:
         """Adapt the model that is in the network to the clients that use it."""
         group, numbers = self.models.group, [own.number for own in joining]
-        starts = [self.starts.find(start[0], number, group=group, atlas=start[1]) for number in numbers]
+        starts = [self.starts.find(own.start(start[0]), own.number, group=group, atlas=start[1]) for own in joining]
         more = self.models.values(self.runner.bench.personal)
         first = [{**more, **values} for values, _ in starts]
-        tuning = self._tuning(settings, [own.data for own in joining], seed)
-        before = [self.score(number, own, group) for number, own in zip(numbers, first, strict=True)]
-        personal, curves, stopped = self._tune(tuning, settings, numbers, first, count_round)
+        data = [own.data for own in joining]
         tunes = bool(self.runner.bench.personal) and settings.rounds > 0
+        tuning = self._tuning(settings, data, seed)
+        compared = data if tunes and settings.compare else []
+        folds = Folds(compared, first, seed, lambda own: self._tuning(settings, own, seed))
+        before = [self.score(number, own, group) for number, own in zip(numbers, first, strict=True)]
+        personal, curves, stopped = self._tune(tuning, folds, settings, numbers, first, count_round)
         if tunes:
             warn_of_idle(tuning)
+        found = folds.verdicts(self.runner, self.models.buffers, stopped=stopped)
+        verdicts = found or [Verdict()] * len(joining)
         tuned = self.runner.bench.parameters.values() if tunes else ()
         results = [
             Adapted(
@@ -277,10 +289,13 @@ class Adapter:
                 tune=settings.tune or "personal",
                 start=first[i],
                 origin=self.models.origin(starts[i]) if more else starts[i][1],
-                personal=personal[i],
+                personal=personal[i] if verdicts[i].kept == "after" else first[i],
+                kept=verdicts[i].kept,
+                why=verdicts[i].why,
+                gain=verdicts[i].gain,
                 losses=tuning.losses[i],
                 curve=curves[i],
-                seconds=tuning.seconds / len(numbers),
+                seconds=(tuning.seconds + folds.seconds) / len(numbers),
                 bytes_received=self.models.num_bytes(group, all_groups=own.tried_all),
                 adapter=self,
             )
@@ -304,6 +319,7 @@ class Adapter:
     def _tune(
         self,
         tuning: Tuning,
+        folds: Folds,
         settings: AdaptSettings,
         numbers: Sequence[int],
         first: Sequence[Tensors],
@@ -315,6 +331,7 @@ class Adapter:
         for turn in range(1, settings.rounds + 1) if self.runner.bench.personal else ():
             try:
                 personal = tuning.round(turn, personal)
+                folds.round(turn)
             except KeyboardInterrupt:
                 if turn == 1:
                     raise

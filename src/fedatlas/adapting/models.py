@@ -10,6 +10,7 @@ from torch import nn
 from fedatlas.atlas.placing import Placement
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.sharing import COMMON
 from fedatlas.parts.types import ServerState, Tensors
 from fedatlas.runs.run import Run
 
@@ -39,8 +40,11 @@ class GroupModels:
         group = found.group if isinstance(found, Placement) else found
         if group is None or not self.state.has_common_model:
             return group
-        left = self.state.group_of is not None and bool((self.state.group_of == group).any())
-        return group if left else None
+        return group if group in self.left() else None
+
+    def left(self) -> set[int]:
+        """Return the groups that serve clients with a model of their own."""
+        return set() if self.state.group_of is None else set(self.state.group_of.tolist()) - {COMMON}
 
     def values(self, names: Iterable[str]) -> Tensors:
         """Return those shared parameters and running statistics of the model in the network that have these names."""

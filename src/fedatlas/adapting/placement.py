@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -10,14 +11,15 @@ import torch
 from torch import Tensor
 
 from fedatlas.adapting.models import GroupModels
-from fedatlas.adapting.starts import Starts
+from fedatlas.adapting.starts import Start, Starts
 from fedatlas.algorithms.grouped import AtlasGroups, TriedGroups
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.atlas.placing import Placement, place_newcomer
 from fedatlas.client.data import ResidentData
 from fedatlas.client.runner import ClientRunner
-from fedatlas.data.federation import Federation
+from fedatlas.data.federation import Client, Federation
 from fedatlas.errors import DataError, UsageError
+from fedatlas.parts.types import Tensors
 from fedatlas.runs.groups import serving_group
 from fedatlas.runs.run import ATLAS, Run
 from fedatlas.seeds import repeatable
@@ -41,6 +43,10 @@ class Joining(NamedTuple):
     def tried_all(self) -> bool:
         """Whether it needed the models of all groups to choose one."""
         return self.placement is not None and self.placement.by == "loss"
+
+    def start(self, asked: Start | Tensors | None) -> Start | Tensors | None:
+        """Return where its own values begin: unless it is said, one that was placed begins as its group's newcomers."""
+        return "group" if asked is None and self.placement is not None and self.placement.placed else asked
 
 
 class Placer:
@@ -101,15 +107,22 @@ class Placer:
     ) -> Placement | int | None:
         """Return a client's group: given, as in the run, or placed; None for one that uses the model of all clients.
 
-        With ``places`` a client is placed that has a group in the run, too.
+        With ``places`` a client is placed that has a group in the run, too; without it newcomers are, once a group has
+        a model of its own.
         """
         if given is not None:
             return given
         if not places:
             known = self.state.group(number) if self.starts.has_runs_clients else None
-            if known is not None or self.state.has_common_model:
+            if known is not None:
                 return known
+            if self.state.has_common_model and (not self.models.left() or self._is_known(few.clients[number])):
+                return None
         return self.place(few, number, atlas=atlas, labels=labels)
+
+    def _is_known(self, client: Client) -> bool:
+        """Return whether a client without a model of its group trained with all, or is of a group that still does."""
+        return self.starts.has_runs_clients and (not client.held_out or client.name in self.group_of)
 
     def place(self, few: Federation, number: int, *, atlas: Atlas | None = None, labels: bool = True) -> Placement:
         """Return the group that a client's training examples belong to."""
@@ -166,10 +179,29 @@ def place_by_loss(client: str, losses: Tensor) -> Placement:
     )
 
 
-def need_placed(placements: Sequence[Placement]) -> None:
-    """Raise DataError if a client could not be placed."""
+def need_labels_used(found: Sequence[Placement | int | None], *, labels: bool) -> None:
+    """Raise UsageError if labels were forbidden for a placing that none of the clients needed."""
+    if not labels and not any(isinstance(own, Placement) for own in found):
+        raise UsageError(
+            "labels=False (--no-labels) is for newcomers that are placed in a group, and no client is placed here. "
+            "Leave it out, or place each client by start='group' (--start group).",
+            code="settings-conflict",
+            setting="labels",
+        )
+
+
+def need_placed(placements: Sequence[Placement], models: GroupModels | None = None) -> None:
+    """Raise DataError if a client could not be placed; warn of it where the model of all clients may serve it."""
     refused = [own for own in placements if not own.placed]
-    if refused:
+    if models is not None:
+        left = len(models.left()) == len(models.state.groups)
+        for own in refused:
+            warnings.warn(
+                f"client {own.client} is not placed: {own.reason} It has the model of all clients"
+                f"{', which all groups have left' if left else ''}.",
+                stacklevel=4,
+            )
+    elif refused:
         first = refused[0]
         more = f" Nor are {len(refused) - 1} others." if len(refused) > 1 else ""
         raise DataError(

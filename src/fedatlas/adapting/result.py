@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +71,13 @@ class Adapted:
     before: ClientScore
     """On the client's test part, with the values it started from."""
     after: ClientScore
+    """With those that were tuned, whichever are kept; so are ``losses``, ``curve`` and ``num_steps`` of the tuning."""
+    kept: Literal["before", "after"] = "after"
+    """Whose values are kept in ``personal``, for ``model()`` and ``save()``, decided by folds of the training part."""
+    why: str = ""
+    """Why these, in words; nothing where it was not compared."""
+    gain: tuple[float, float] | None = None
+    """What an example of the folds gains by tuning, and half of its interval of 95 %."""
     num_examples: int
     """Training examples that were used."""
     num_steps: int
@@ -82,7 +89,7 @@ class Adapted:
     origin: str
     """Where the start came from, in words."""
     personal: Tensors
-    """The client's own parameters and running statistics."""
+    """The client's own parameters and running statistics: those that are kept."""
     losses: list[float]
     """Mean training loss of each round."""
     curve: dict[int, ClientScore]
@@ -146,6 +153,7 @@ class Adapted:
     def describe(self) -> dict[str, Any]:
         """Return the results as plain values, for a record."""
         own = ("client", "domain", "origin", "tune", "num_examples", "num_steps", "num_tuned", "losses", "seconds")
+        own += ("kept", "why", "gain")
         return {
             "algorithm": self.adapter.algorithm.name,
             "group": self.group,

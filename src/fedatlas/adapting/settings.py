@@ -47,6 +47,9 @@ class AdaptSettings:
     """Of the batches and of the choice of examples; None is the run's."""
     labels: bool = True
     """Whether a client's labels may be looked at when it is placed in a group."""
+    compare: bool = True
+    """Compare before and after by folds of the client's training part, and keep the better; else keep what was tuned.
+    """
 
     def __post_init__(self) -> None:
         if self.tune is not None and self.tune not in TUNES:

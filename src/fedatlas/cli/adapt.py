@@ -12,6 +12,7 @@ import typer
 from fedatlas.adapting.settings import TUNES, AdaptSettings
 from fedatlas.cli.adapt_options import (
     ClientOption,
+    CompareOption,
     CompileOption,
     ExamplesOption,
     LabelsOption,
@@ -59,6 +60,7 @@ def adapt(
     steps: StepsOption = AdaptSettings.steps,
     lr: RateOption = None,
     device: DeviceOption = MACHINE.device,
+    compare: CompareOption = AdaptSettings.compare,
     compile: CompileOption = AdaptSettings.compile,
     save: SaveOption = None,
     onnx: OnnxOption = False,
@@ -72,7 +74,6 @@ def adapt(
                 atlas is not None and start not in ("nearest", "group"),
                 "--atlas is for --start nearest or group only; give both, or neither.",
             ),
-            (not labels and start != "group", "--no-labels is for --start group only; give both, or neither."),
             (data_folder is not None and data is None, "--data-folder says where --data is; give --data NAME."),
             (onnx and save is None, "--onnx says how to save; give --save FOLDER."),
         )
@@ -95,10 +96,14 @@ def adapt(
             start=None if start is None else STARTS[start],
             atlas=found,
             examples=examples,
+            labels=labels,
+            compare=compare,
             compile=compile,
             **{name: value for name, value in given.items() if value is not None},
         )
         kept = adapter.keep(results)
+        if placements is None:
+            _say_placements(adapter, [own.placement for own in results if own.placement and own.placement.placed])
         print_adapted(results)
         if save is not None:
             _save(results, save, onnx=onnx)
@@ -221,6 +226,7 @@ def print_adapted(results: list[Adapted]) -> None:
             "domain": one.domain or "",
             "before": figure(one.metric.name, one.before.main),
             "after": figure(one.metric.name, one.after.main),
+            "kept": one.kept,
             "examples": f"{one.num_examples:,}",
             "steps": f"{one.num_steps:,}",
             "numbers_tuned": f"{one.num_tuned:,}",
@@ -235,6 +241,9 @@ def print_adapted(results: list[Adapted]) -> None:
     print_rows(rows, table_note([results[0].adapter.run]) + (f"; start: {results[0].origin}" if same else ""))
     if not same:
         print_lines("where they started", origins)
+    whys = {one.client: one.why for one in results if one.why}
+    if whys:
+        print_lines("which was kept", whys)
     numbers = {one.client: one.embedding for one in results if one.embedding is not None}
     if numbers:
         print_lines(
@@ -256,7 +265,7 @@ def _say_placements(adapter: Adapter, placements: list[Placement]) -> list[Place
         shared = own.placed and adapter.models.serving(own) is None
         say(f"{own.client}: {own.describe()}{', which uses the model of all clients' if shared else ''}")
     placed = [own for own in placements if own.placed]
-    if not placed:
+    if placements and not placed:
         need_placed(placements)
     return placed
 

@@ -36,7 +36,10 @@ NearAtlasOption = Annotated[
     ),
 ]
 LabelsOption = Annotated[
-    bool, typer.Option("--labels/--no-labels", help="With --start group: whether to look at the clients' labels.")
+    bool,
+    typer.Option(
+        "--labels/--no-labels", help="Whether to look at a newcomer's labels when it is placed in a group of the run."
+    ),
 ]
 ExamplesOption = Annotated[
     int | None, typer.Option("--examples", help="Use only this many training examples of each client.")
@@ -63,6 +66,14 @@ StepsOption = Annotated[int, typer.Option("--steps", help="Minibatches in each r
 RateOption = Annotated[
     float | None,
     typer.Option("--lr", help="The first learning rate; default the algorithm's for newcomers, else the run's."),
+]
+CompareOption = Annotated[
+    bool,
+    typer.Option(
+        "--compare/--no-compare",
+        help="Compare before and after by folds of each client's own training part, and keep the better, else keep "
+        "what was tuned.",
+    ),
 ]
 CompileOption = Annotated[
     bool, typer.Option("--compile", help="Let torch.compile fuse operations: for long tuning on a GPU.")

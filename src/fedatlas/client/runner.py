@@ -160,14 +160,18 @@ class ClientRunner:
     @torch.no_grad()
     def score_client(self, shared: Tensors, buffers: Tensors, personal: Tensors, client: int) -> ClientScore:
         """Return how the shared model with one client's own parameters does on that client's test part."""
-        data = self.data(client)
+        rows = self.score_rows(self.data(client), shared, buffers, personal)
+        return client_score(client, self.metrics, rows, self.intervals)
+
+    @torch.no_grad()
+    def score_rows(self, data: ResidentData, shared: Tensors, buffers: Tensors, personal: Tensors) -> list[Tensor]:
+        """Return what each metric needs of each example of the test part of a client's data."""
         self.bench.load(shared, buffers, personal, data.place if self.bench.personal else None)
         self.bench.model.eval()
         rng = generator(self.seed, "evaluation", data.name, device=data.labels.device)
         size = EVALUATION_BATCH[data.labels.device.type]
         scores = [self._score(data, indices, rng) for indices in data.client.test.split(size)]
-        rows = [torch.cat(own) for own in zip(*scores, strict=True)]
-        return client_score(client, self.metrics, rows, self.intervals)
+        return [torch.cat(own) for own in zip(*scores, strict=True)]
 
     def example_losses(
         self, shared: Tensors, buffers: Tensors, personal: Tensors, client: int, held_back: bool

@@ -293,7 +293,8 @@ def _newcomer(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
     kept = ("client", "origin", "round", "num_examples", "num_steps", "num_tuned")
     figures = {when: record.get(f"{metric}_{when}") for when in ("before", "after")}
     known = {when: None if value is None else short(float(value)) for when, value in figures.items()}
-    return {key: record[key] for key in kept} | known | {"seconds": round(float(record["seconds"]), 4)}
+    chosen = {key: record.get(key, "") for key in ("kept", "why")}  # not in records of 0.1.0
+    return {key: record[key] for key in kept} | known | chosen | {"seconds": round(float(record["seconds"]), 4)}
 
 
 def _last_lines(run: Run) -> Iterable[dict[str, Any]]:

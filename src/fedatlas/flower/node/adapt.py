@@ -23,6 +23,8 @@ from fedatlas.runs.schema import RESOLVED
 
 RECORD = "record"
 NETWORK = "adapted.safetensors"
+STAYS = ("embedding", "curve", "kept", "why", "gain")
+"""What the record of an adapted client holds and does not leave the node."""
 
 
 def adapt(request: Request, received: RecordDict) -> RecordDict:
@@ -36,7 +38,7 @@ def adapt(request: Request, received: RecordDict) -> RecordDict:
         adapter = Adapter(run, data=request.federation, algorithm=request.algorithm(), device=str(request.device))
         found: Adapted = adapter.adapt(0, **options)
         found.save(folder / NETWORK)
-    record = {name: value for name, value in found.describe().items() if name not in ("embedding", "curve")}
+    record = {name: value for name, value in found.describe().items() if name not in STAYS}
     return RecordDict({RECORD: plain({"json": json.dumps(record)})})
 
 

@@ -105,7 +105,7 @@ function again(settings) {
 export function newcomersPart(block) {
   const found = block.algorithms.flatMap((own) => own.newcomers.map((one) => ({ ...one, label: own.label })));
   if (!found.length) return null;
-  const heads = ["Client", "Algorithm", "Before", "After", "Numbers tuned", "Examples", "Steps", "Start"];
+  const heads = ["Client", "Algorithm", "Before", "After", "Kept", "Numbers tuned", "Examples", "Steps", "Start"];
   return [
     note(
       `After training, for each client by itself: ${metric.title} on its test part before and after tuning. Nothing was sent.`,
@@ -137,6 +137,7 @@ export function newcomersPart(block) {
                 one.label,
                 told(one.before),
                 told(one.after),
+                one.why || one.kept || "–",
                 one.num_tuned,
                 one.num_examples,
                 one.num_steps,
