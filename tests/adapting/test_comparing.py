@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedatlas.adapting.adapter import Adapter
-from fedatlas.adapting.comparing import FEWEST, folds_of, gains, judge_gain
+from fedatlas.adapting.comparing import folds_of, gains, judge_gain
 from fedatlas.adapting.result import Adapted, AdaptingStopped
 from fedatlas.adapting.tuning import Tuning
 from fedatlas.algorithms import fedavg
@@ -46,13 +46,13 @@ def test_what_is_worse_by_folds_of_the_training_part_is_neither_kept_nor_saved(
 ) -> None:
     """Of 20 examples 16 turn wrong, and those of the typo's own fold stay as they are: gain -0.8.
 
-    sd of d = sqrt(20/19 * 0.8 * 0.2) = 0.410, so half the interval is 1.96 * 0.410 / sqrt(20) = 0.18.
+    var d = 20/19 * 0.8 * 0.2 = 0.1684, so half the interval is 1.96 * sqrt(9/4 * 0.1684 / 20) = 0.270.
     """
     adapted = adapter.adapt(3, **FEW)
     assert (adapted.before.accuracy, adapted.after.accuracy) == (0.95, 0.05)
     assert adapted.kept == "before"
-    assert adapted.gain == pytest.approx((-0.8, 0.18), abs=0.002)
-    assert adapted.why.startswith("worse: -80.0 ± 18.0 points of accuracy in folds of its 20 training examples")
+    assert adapted.gain == pytest.approx((-0.8, 0.270), abs=0.001)
+    assert adapted.why.startswith("worse: -80.0 ± 27.0 points of accuracy in folds of its 20 training examples")
     shared = adapter.run.parameters()
     assert same_bits(adapted.personal, shared)
     assert same_bits(load_file(adapted.save(tmp_path / "kept.safetensors")), shared)
@@ -73,11 +73,15 @@ def test_what_is_better_is_kept(adapter: Adapter) -> None:
 
 def test_chance_and_too_few_examples_are_said(adapter: Adapter) -> None:
     adapted = adapter.adapt(1, **FEW)
-    assert (adapted.kept, adapted.gain) == ("before", (0.0, 0.0))
+    assert (adapted.kept, adapted.gain) == ("after", (0.0, 0.0))
     assert adapted.why.startswith("chance: +0.0 ± 0.0 points")
-    few = adapter.adapt(3, examples=FEWEST - 1, **FEW)
-    assert (few.kept, few.gain) == ("after", None)
-    assert few.why == "cannot be told from 9 training examples; the tuned model is kept"
+    few = adapter.adapt(2, examples=9, **FEW)
+    assert (few.kept, few.gain) == ("after", (1.0, 0.0))
+    assert few.why.startswith("cannot be told from 9 training examples (+100.0 ± 0.0 points of accuracy in folds); ")
+    fewer = adapter.adapt(2, examples=4, **FEW)
+    assert (fewer.kept, fewer.gain, fewer.num_steps) == ("before", None, 10)
+    assert fewer.why == "cannot be told from 4 training examples; the run's model is kept"
+    assert same_bits(fewer.personal, fewer.start)
 
 
 def test_the_tuned_bits_are_the_same_with_and_without_comparison(tmp_path: Path) -> None:
@@ -105,14 +109,14 @@ def test_folds_take_each_training_example_once_and_no_test_example(adapter: Adap
 
 
 def test_of_a_metric_that_is_no_mean_the_loss_is_compared() -> None:
-    """Losses fall by 1, 3: gain 2 ± 1.96 * sqrt(2) / sqrt(2)."""
-    rows = [torch.zeros(2), torch.tensor([2.0, 4.0])], [torch.zeros(2), torch.tensor([1.0, 1.0])]
+    """Losses fall by 1, 3, of ten examples each: gain 2 ± 1.96 sqrt(9/4 * 20/19 / 20)."""
+    rows = [torch.zeros(20), torch.tensor([2.0, 4.0] * 10)], [torch.zeros(20), torch.ones(20)]
     metrics = always(find_task("regression"))
     gained = gains(metrics, *rows)
-    assert gained.tolist() == [1, 3]
-    verdict = judge_gain(metrics[0], gained, 2)
-    assert verdict.gain == pytest.approx((2, 1.96), abs=1e-3)
-    assert verdict.why.startswith("better: loss lower by 2 ± 1.96")
+    assert gained.tolist() == [1, 3] * 10
+    verdict = judge_gain(metrics[0], gained, 20)
+    assert verdict.gain == pytest.approx((2, 0.6745), abs=1e-3)
+    assert verdict.why.startswith("better: loss lower by 2 ± 0.674")
     assert judge_gain(Accuracy(), None, 1).why.startswith("cannot be told from 1 training example;")
 
 

@@ -31,7 +31,7 @@ from tiny import Again, Norms, blob_federation, same_bits
 pytestmark = pytest.mark.filterwarnings("ignore:client-2 will take no step")
 
 IMAGE = (3, 16, 16)
-FEW = {"rounds": 2, "steps": 5, "batch_size": 3}
+FEW = {"rounds": 2, "steps": 5, "batch_size": 3, "compare": False}
 
 
 def trained(folder: Path, algorithm: Algorithm, norm: str = "instance") -> tuple[Run, Adapter]:

@@ -20,7 +20,7 @@ from tiny import Line, image_run, line_federation, same_bits
 # One client of the tiny federation has one example.
 pytestmark = pytest.mark.filterwarnings("ignore:client-2 will take no step")
 
-FEW = {"rounds": 2, "steps": 3, "lr": 0.05}
+FEW = {"rounds": 2, "steps": 3, "lr": 0.05, "compare": False}
 
 
 class Scaled(Line):
@@ -43,7 +43,7 @@ def test_a_step_of_the_head_and_of_all_worked_out_by_hand(tmp_path: Path) -> Non
     federation = line_federation(([2, 2], [0, 0]), ([2, 2], [0, 0])).hold_out([1])
     settings = {"rounds": 1, "batch_size": 2, "optimizer": SGD(lr=0.1), "workers": 1, "progress": False}
     run = train(federation, fedavg(), model=Scaled, folder=tmp_path, **settings)  # type: ignore[arg-type]
-    once = {"data": federation, "model": Scaled, "rounds": 1, "steps": 1, "lr": 0.5}
+    once = {"data": federation, "model": Scaled, "rounds": 1, "steps": 1, "lr": 0.5, "compare": False}
     head = adapt(run, 1, tune="head", **once)  # type: ignore[arg-type]
     assert head.start["head.weight"].item() == pytest.approx(0.1)
     assert head.personal.keys() == {"head.weight"}

@@ -2,7 +2,13 @@
 
 Each fifth of the examples is scored with the values that tuning begins from, and with those tuned on the other four
 fifths in the same way. d is what an example gains: its accuracy after less its accuracy before; of a task whose main
-metric is no mean over examples, its loss before less its loss after. The gain is the mean d ± 1.96 sd d / sqrt(n).
+metric is no mean over examples, its loss before less its loss after. The gain is
+
+    mean d ± 1.96 sqrt((1/n + r/n) var d)          r = 5/4, as folds share what they train on
+
+(Nadeau and Bengio 2003: 1/k + 1/4 in place of 1/k of the variance between k = 5 folds.) The tuned model is kept unless
+the gain is below 0: also within chance the sign is right more often than not. With fewer examples than folds the run's
+model is kept.
 """
 
 from __future__ import annotations
@@ -24,8 +30,8 @@ from fedatlas.runs.schema import SHARES
 from fedatlas.seeds import numpy_generator, repeatable
 
 FOLDS = 5
-FEWEST = 10
-"""With fewer training examples nothing can be told."""
+FEW = 10
+"""With fewer training examples it cannot be told whether a gain is chance."""
 
 
 class Verdict(NamedTuple):
@@ -40,7 +46,7 @@ class Verdict(NamedTuple):
 def folds_of(data: ResidentData, seed: int) -> list[ResidentData]:
     """Return a client's training part in folds: each trains on the rest, and has the fold as its test part."""
     train = data.client.train
-    if len(train) < FEWEST:
+    if len(train) < FOLDS:
         return []
     order = torch.from_numpy(numpy_generator(seed, "adapting folds", data.name).permutation(len(train)))
     found = []
@@ -104,17 +110,20 @@ def gains(metrics: Sequence[Metric], before: Sequence[Tensor], after: Sequence[T
 
 def judge_gain(main: Metric, gained: Tensor | None, num_examples: int) -> Verdict:
     """Return which model is kept, given the gains of the examples of all folds."""
+    few = f"cannot be told from {num_examples} training example{'s'[: num_examples != 1]}"
     if gained is None:
-        few = f"{num_examples} training example{'s'[: num_examples != 1]}"
-        return Verdict("after", f"cannot be told from {few}; the tuned model is kept")
+        return Verdict("before", f"{few}; the run's model is kept")
     mean = float(gained.mean())
-    half = Z * float(gained.std()) / math.sqrt(len(gained))
+    half = Z * math.sqrt((1 + FOLDS / (FOLDS - 1)) * float(gained.var()) / len(gained))
     if main.name in SHARES and isinstance(main, MeanMetric):
         said = f"{100 * mean:+.1f} ± {100 * half:.1f} points of {main.name}"
     else:
         said = f"loss {'lower' if mean > 0 else 'higher'} by {abs(mean):.3g} ± {half:.3g}"
-    kept: Literal["before", "after"] = "after" if mean > 0 else "before"
+    kept: Literal["before", "after"] = "after" if mean >= 0 else "before"
+    if num_examples < FEW:
+        told = f"{few} ({said} in folds)"
+    else:
+        title = "chance" if abs(mean) <= half else "better" if mean > 0 else "worse"
+        told = f"{title}: {said} in folds of its {num_examples} training examples"
     model = "the tuned model" if kept == "after" else "the run's model"
-    title = "chance" if abs(mean) <= half or not mean else "better" if mean > 0 else "worse"
-    why = f"{title}: {said} in folds of its {num_examples} training examples; {model} is kept"
-    return Verdict(kept, why, (mean, half))
+    return Verdict(kept, f"{told}; {model} is kept", (mean, half))
