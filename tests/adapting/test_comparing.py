@@ -50,12 +50,12 @@ def test_what_is_worse_by_folds_of_the_training_part_is_neither_kept_nor_saved(
     """
     adapted = adapter.adapt(3, **FEW)
     assert (adapted.before.accuracy, adapted.after.accuracy) == (0.95, 0.05)
+    shared = adapter.run.parameters()
+    assert same_bits(load_file(adapted.save(tmp_path / "kept.safetensors")), shared)
+    assert same_bits(adapted.personal, shared)
     assert adapted.kept == "before"
     assert adapted.gain == pytest.approx((-0.8, 0.270), abs=0.001)
     assert adapted.why.startswith("worse: -80.0 ± 27.0 points of accuracy in folds of its 20 training examples")
-    shared = adapter.run.parameters()
-    assert same_bits(adapted.personal, shared)
-    assert same_bits(load_file(adapted.save(tmp_path / "kept.safetensors")), shared)
     adapter.keep([adapted])
     (record,) = adapter.run.adapted
     assert (record["kept"], record["why"], tuple(record["gain"])) == ("before", adapted.why, adapted.gain)

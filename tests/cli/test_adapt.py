@@ -95,6 +95,25 @@ def test_a_client_named_twice_is_adapted_once(folder: Path) -> None:
     assert len(re.findall(rf"\b{client}\b", result.output)) == 1
 
 
+def test_which_is_kept_and_why_is_printed_and_recorded_unless_it_is_not_compared(folder: Path) -> None:
+    result = invoke("adapt", folder / "fedavg", *FEW)
+    assert result.exit_code == 0, result.output
+    lines = result.output.split("which was kept")[1].splitlines()
+    for record in Run(folder / "fedavg").adapted:
+        assert f"in folds of its {record['num_examples']} training examples; the " in record["why"]
+        assert any(record["client"] in line and record["why"] in line for line in lines)
+        assert re.search(rf"^{record['client']} .* {record['kept']} ", result.output, re.M)
+    result = invoke("adapt", folder / "fedavg", *FEW, "--no-compare")
+    assert "which was kept" not in result.output
+    assert {(own["kept"], own["why"], own["gain"]) for own in Run(folder / "fedavg").adapted} == {("after", "", None)}
+
+
+def test_labels_are_not_forbidden_where_no_client_is_placed(folder: Path) -> None:
+    result = invoke("adapt", folder / "fedavg", "--no-labels", *FEW)
+    assert result.exit_code == 2
+    assert "no client is placed here. Leave it out" in " ".join(result.output.split())
+
+
 def test_a_new_clients_own_file_starts_from_the_nearest_in_an_atlas(folder: Path, tmp_path: Path) -> None:
     run = Adapter(Run(folder / "fedpce"))
     label_histogram(run.federation).save(tmp_path / "atlas.safetensors")

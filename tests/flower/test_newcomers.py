@@ -1,6 +1,7 @@
 """A client that joins after the training adapts the model on its node and sends the results to the server."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from fedatlas.errors import UsageError
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.protocol.messages import tensors
 from fedatlas.flower.protocol.wire import unfolded
+from fedatlas.flower.server import newcomers
 from fedatlas.flower.server.app import serve
 from fedatlas.flower.server.newcomers import adapt_newcomers, model_for
 from fedatlas.parts.types import GroupState, ServerState
@@ -25,7 +27,19 @@ from raising import raises
 from tiny import same_bits
 
 
-def test_a_newcomer_tunes_its_embedding_and_sends_no_number_of_it(tmp_path: Path) -> None:
+def test_a_newcomer_tunes_its_embedding_and_sends_no_number_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor what the folds of its training part gave."""
+    replies = []
+    read = newcomers.values
+
+    def noted(records: RecordDict, name: str) -> Mapping[str, object]:
+        found = read(records, name)
+        replies.append(json.loads(str(found["json"])))
+        return found
+
+    monkeypatch.setattr(newcomers, "values", noted)
     settings = [
         "algorithm.name=fedpce",
         "model.name=cnn",
@@ -49,6 +63,9 @@ def test_a_newcomer_tunes_its_embedding_and_sends_no_number_of_it(tmp_path: Path
     assert (record["num_tuned"], record["num_steps"]) == (32, 6)
     assert record["bytes_sent"] < 2000 < record["bytes_received"]
     assert record["embedding"] is None
+    (reply,) = replies
+    assert reply["num_steps"] == 6
+    assert not reply.keys() & {"embedding", "curve", "kept", "why", "gain"}
     assert run.report().exists()
     (network,) = (tmp_path / "node").rglob("adapted.safetensors")
     model = load_personalised(network)
