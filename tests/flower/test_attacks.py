@@ -10,7 +10,7 @@ import pytest
 from fedatlas.flower.deploy.launch import LaunchError, LocalFederation
 from fedatlas.flower.deploy.template import write_app
 from fedatlas.flower.node.audit import AUDIT, AuditLog
-from fedatlas.flower.node.policy import policy_text
+from fedatlas.flower.node.policy import Wanted, policy_text
 from fedatlas.runs.run import Run
 from flower_network import LIAR, PATIENCE, clients, config_of, handed_out, is_whole, network, reasons
 
@@ -134,6 +134,54 @@ def test_a_real_server_writes_nowhere_else_and_gets_no_embeddings(tmp_path: Path
         asked = _log(tmp_path)[len(log) :]
         assert {entry["answer"] for entry in asked} == {"refused"}
         assert "map client2vec global" in json.dumps(asked)
+
+
+CALLED_A_CHECK = """
+import sys
+
+if any("flwr-serverapp" in word for word in sys.orig_argv):
+    from fedatlas.flower.server import app
+
+    app.TASKS["check"] = app.serve
+"""
+
+
+def test_a_real_server_learns_no_row_by_other_seeds_and_nothing_by_calling_its_run_a_check(tmp_path: Path) -> None:
+    """A node with a table agreed to a check. Two runs with other seeds, then SCAFFOLD under the name of a check."""
+    table = Path(__file__).parents[2] / "src/fedatlas/data/embedded/heart.csv"
+    lines = table.read_text().splitlines()[:61]
+    (tmp_path / "own.csv").write_text("".join(f"{line.partition(',')[2]}\n" for line in lines))
+    settings = ["data.label=num", "data.classes={ healthy = [0], ill = [1, 2, 3, 4] }", "model.name=linear"]
+    write_app(
+        tmp_path / "app",
+        config_of("fedavg", *settings, "flower.most_weight=none", count=1, rounds=1),
+        run_folder=tmp_path / "run",
+    )
+    (tmp_path / "policy.toml").write_text(policy_text(Wanted(disclosures=["check"])))
+    (tmp_path / "evil").mkdir()
+    (tmp_path / "evil" / "sitecustomize.py").write_text(CALLED_A_CHECK)
+    local = LocalFederation(tmp_path / "network", nodes=["alpha"])
+    honest = dict(local.environment)
+    local.environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "evil"), honest.get("PYTHONPATH", "")])
+    with local:
+        local.environment.clear()
+        local.environment.update(honest)
+        local.start_node("alpha", data=str(tmp_path / "own.csv"), policy=str(tmp_path / "policy.toml"))
+        told = []
+        for seed in range(2):
+            folder, split = tmp_path / f"seed-{seed}", f"data.test_fraction=0.001; seeds.partition={seed}"
+            local.run(tmp_path / "app", split, folder=str(folder), timeout=PATIENCE)
+            found = Run(folder).resolved["federation"]
+            told.append((found["form"], found["clients"][0]["num_train"], found["clients"][0]["num_test"]))
+        assert told[0] == told[1]
+        assert told[0][1:] == (45, 15)
+        before = len(_log(tmp_path))
+        with suppress(LaunchError):
+            scaffold = "algorithm.name=scaffold"
+            local.run(tmp_path / "app", scaffold, folder=str(tmp_path / "more"), task="check", timeout=PATIENCE)
+        asked = [entry for entry in _log(tmp_path)[before:] if entry["request"] == "train"]
+        assert [entry["answer"] for entry in asked] == ["refused"]
+        assert "disclosure 'scaffold'" in str(asked[0]["why"])
 
 
 def _log(folder: Path) -> list[dict[str, object]]:

@@ -55,6 +55,7 @@ OPTIONS = {
     },
     "policy": {"file", "wanted", "set_", "overwrite"},
     "audit": {"file", "last", "contains"},
+    "split": {"state", "let_in"},
     "run": {"folder", "superlink", "authority", "set_", "run_folder", "adapt", "state", "insecure"},
     "check": {"folder", "superlink", "authority", "set_", "run_folder", "state", "insecure"},
     "demo": {"folder", "rounds"},

@@ -57,8 +57,8 @@ class Gate:
         """Raise PolicyError if this message may not be answered, by what the reply to it would hold."""
         self.policy.check_examples(count)
         if self.kind == "query.hello":  # a run that would ask for too much is better told so before it begins
-            self.policy.check_disclosed({TABLES: "the sums of a table's columns"} if is_table else {})
-            self.policy.check_disclosed(check_disclosure() if self.task == CHECK else disclosures_in(config))
+            own = {TABLES: "the sums of a table's columns"} if is_table else {}
+            self.policy.check_disclosed(own | (check_disclosure() if self.task == CHECK else disclosures_in(config)))
         elif self.kind in SUMMARY_KINDS:
             self.policy.check_disclosed(self._summary_disclosure(config))
         elif self.kind in ATLAS_KINDS:

@@ -125,9 +125,10 @@ class Policy:
 
     def check_disclosed(self, names: Mapping[str, str]) -> None:
         """Raise PolicyError if one of these names may not leave; the values say what it is."""
-        for name, why in names.items():
-            if not self.discloses(name):
-                raise _refused(f"{why} may not leave this node (disclosure {name!r})", "disclosure", name)
+        missing = [name for name in names if not self.discloses(name)]
+        if missing:
+            why, listed = "; ".join(names[name] for name in missing), ", ".join(map(repr, missing))
+            raise _refused(f"{why} may not leave this node (disclosure {listed})", "disclosure", *missing)
 
     def discloses(self, name: str) -> bool:
         """Return whether a disclosure of this name is agreed to."""
@@ -145,8 +146,21 @@ class Policy:
         return allowed
 
 
-def _refused(what: str, kind: str, got: object) -> PolicyError:
-    return PolicyError(f"against the policy of this node: {what}", code="against-policy", kind=kind, got=got)
+ALLOWING = ". To allow it, "
+"""Before the words of a refusal that say what the node's owner can do."""
+_LISTS = {"algorithm": "algorithms", "sharing": "sharing", "disclosure": "disclosures", "setting": "settings"}
+"""The list of a policy that would allow what was refused."""
+
+
+def _refused(what: str, kind: str, *got: object) -> PolicyError:
+    named = " and ".join(f'"{one}"' for one in got)
+    how = f"{ALLOWING}add {named} to {_LISTS[kind]} in policy.toml" if kind in _LISTS else ""
+    return PolicyError(
+        f"against the policy of this node: {what}{how}",
+        code="against-policy",
+        kind=kind,
+        got=got[0] if len(got) == 1 else list(got),
+    )
 
 
 def recipe_names(config: Config) -> list[str]:
@@ -240,7 +254,7 @@ _COMMENTS = {
     "sharing": '"all": one model for all clients. "groups": groups of clients may share models; the node then also\n'
     "says how well several models suit its data.",
     "disclosures": "What may leave this node beyond the change of the model, its counts and its scores: names from\n"
-    '`fedatlas list --disclosures`, such as "scaffold" or "map label-histogram". "tables" are the sums of a table\'s\n'
+    '`fedatlas list --disclosures`, such as "scaffold", "check" or "map label-histogram". "tables" are the sums of a table\'s\n'
     "columns, without which a table of measurements cannot train.",
     "settings": "The settings that a run may change: patterns of KEY or KEY=VALUE. The last that fits counts;\n"
     "! forbids what it fits.\n"

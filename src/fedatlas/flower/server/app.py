@@ -64,6 +64,8 @@ def make_server_app(config: Path | str) -> ServerApp:
             TASKS[_task(context)](settings, grid, folder)
         except FedatlasError as error:
             print(f"error: {error}", flush=True)
+            if isinstance(error, UsageError):  # the line says it all; Flower prints where it was raised after it
+                raise error.with_traceback(None) from None
             raise
         print(f"run: {folder}", flush=True)
 
@@ -178,7 +180,9 @@ def _gather_again(exchange: Exchange, members: Sequence[Member]) -> None:
     names = {member.name for member in members}
     try:
         exchange.wait_for(names.issubset, f"the run's clients {', '.join(sorted(names))}")
-    except UsageError:
+    except UsageError as error:
+        if error.code == "against-policy":
+            raise
         missing = ", ".join(sorted(names - exchange.connected()))
         exchange.say(f"going on without {missing} until they return")
 

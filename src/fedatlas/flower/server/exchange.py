@@ -14,19 +14,20 @@ from typing import Any, TypeVar
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedatlas.errors import DataError, UsageError, printable
+from fedatlas.errors import DataError, UsageError
 from fedatlas.flower.protocol.checks import check_size
 from fedatlas.flower.protocol.data_form import LONGEST_NAME, DataForm, Member
 from fedatlas.flower.protocol.messages import ABOUT, BadReplyError, num_bytes, values
 from fedatlas.flower.protocol.wire import Known, folded, unfolded
+from fedatlas.flower.server.refusals import Refusal, brief, by_policy, listed, not_allowed, raise_node_error
 
 HELLO = "query.hello"
+QUIET = 10.0
+"""When no new node has come for this many seconds, those that are connected are taken for all."""
 POLL = 0.25
 """Seconds between two looks for replies."""
 LOOK = 5.0
 """Seconds between two looks for nodes that are connected."""
-MOST_REASON = 2000
-"""Characters of a node's own words about what failed."""
 MOST_EXAMPLES = 10**10
 """The most examples that a client may claim; how much it counts has a closer bound, ``flower.most_weight``."""
 Answer = TypeVar("Answer")
@@ -116,12 +117,15 @@ class Exchange:
         self._nodes: dict[str, int] = {}
         self._asked: dict[str, int] = {}
         self._strangers: dict[int, Any] = {}
-        self._refused: set[int] = set()
+        self._refused: dict[int, Refusal] = {}
+        self._unwilling: dict[str, Refusal] = {}
+        """Clients whose nodes refused a message by their policy."""
 
     def connected(self) -> set[str]:
         """Return the names of the clients whose nodes are connected, and ask new nodes for their client's name."""
         online = {int(node.node_id): node for node in self.grid.get_nodes()}
-        self._refused &= online.keys()  # a node that comes back may have been corrected
+        # A node that comes back may have been corrected.
+        self._refused = {node: own for node, own in self._refused.items() if node in online}
         known = {*self._strangers, *self._nodes.values(), *self._refused}
         self._send_hello([node for node in online if node not in known], online)
         self._pull_hellos()
@@ -147,9 +151,11 @@ class Exchange:
             try:
                 self._accept(node, info, reply)
             except (BadReplyError, DataError) as error:
-                self._refused.add(node)
-                self.say(f"refused node {node}: {error}")
-                self._log.left_out.append({"client": f"node {node}", "stage": "hello", "reason": str(error)})
+                registered = str(getattr(info, "name", "") or "") if error.code == "node-error" else ""
+                who = registered or f"node {node}"
+                self._refused[node] = Refusal(who, str(error), by_policy(error))
+                self.say(f"{who} does not take part: {brief(str(error))}")
+                self._log.left_out.append({"client": who, "stage": "hello", "reason": str(error)})
 
     def _accept(self, node: int, info: Any, reply: Message) -> None:
         """Note a node's client; raise BadReplyError if the node may not stand for it."""
@@ -242,6 +248,8 @@ class Exchange:
                 answer = self._read(name, reply, sent[name], check)
             except BadReplyError as error:
                 self.leave_out(name, stage, str(error))
+                if by_policy(error):
+                    self._unwilling[name] = Refusal(name, str(error), True)
                 continue
             yield name, answer
 
@@ -285,17 +293,37 @@ class Exchange:
         entry = self._log.bytes.setdefault(name, {"down": 0, "up": 0})
         entry[way] += size
 
+    def check_allowed(self, names: Iterable[str]) -> None:
+        """Raise UsageError if one of these clients, of whom all must answer, refused a message by its node's policy."""
+        if found := [self._unwilling[name] for name in names if name in self._unwilling]:
+            raise not_allowed(found)
+
+    def _all_refuse(self) -> list[Refusal]:
+        """Return the nodes that are connected, if every one of them refuses the run by its policy."""
+        refused = list(self._refused.values())
+        return refused if not self._strangers and all(own.by_policy for own in refused) else []
+
     def wait_for(self, enough: Callable[[set[str]], bool], what: str) -> set[str]:
-        """Wait until enough clients are connected and return them; raise UsageError after ``flower.wait`` seconds."""
+        """Wait until enough clients are connected and return them.
+
+        Raise UsageError after ``flower.wait`` seconds, or once all nodes that are there refuse the run by their policy.
+        """
         began, reported = time.monotonic(), 0.0
+        quiet, before = began, list[Refusal]()
         while True:
             online = self.connected()
             if enough(online):
                 return online
+            refused = [] if online else self._all_refuse()
+            if refused != before:
+                quiet, before = time.monotonic(), refused
+            # Waiting would not help: a node is asked again only after it has come back.
+            if refused and (enough({own.name for own in refused}) or time.monotonic() - quiet > QUIET):
+                raise not_allowed(refused)
             passed = time.monotonic() - began
             if passed > self.settings.wait:
                 raise UsageError(
-                    f"waited {self.settings.wait:g} seconds for {what}; connected: {_listed(online)}. Start the nodes, "
+                    f"waited {self.settings.wait:g} seconds for {what}; connected: {listed(online)}. Start the nodes, "
                     "or change flower.clients, flower.minimum or flower.wait. Then run again: the run goes on.",
                     code="clients-missing",
                     seconds=self.settings.wait,
@@ -303,24 +331,16 @@ class Exchange:
                 )
             if passed - reported > 30:
                 reported = passed
-                self.say(f"waiting for {what}; connected: {_listed(online)}")
+                others = (
+                    f"; not taking part: {listed(own.name for own in self._refused.values())}" if self._refused else ""
+                )
+                self.say(f"waiting for {what}; connected: {listed(online)}{others}")
             time.sleep(POLL)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"
-
-
-def _raise_node_error(reply: Message) -> None:
-    """Raise BadReplyError if a node sends an error in place of a reply."""
-    if reply.has_error():
-        reason = printable(" ".join(str(reply.error.reason)[:MOST_REASON].split()))
-        raise BadReplyError(f"the node reports: {reason}", code="node-error", reason=reason)
 
 
 def _content(reply: Message, sent: int) -> RecordDict:
     """Return what a reply holds; raise BadReplyError if it is an error, too large or not to be read."""
-    _raise_node_error(reply)
+    raise_node_error(reply)
     check_size(reply.content, sent)
     try:
         return unfolded(reply.content)

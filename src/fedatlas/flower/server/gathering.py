@@ -9,10 +9,7 @@ from typing import Any
 
 from fedatlas.errors import DataError
 from fedatlas.flower.protocol.data_form import DataForm, Member, natural_order
-from fedatlas.flower.server.exchange import Exchange, KnownClient, NetworkSettings
-
-QUIET = 10.0
-"""Without ``flower.clients`` a run begins when no new client has come for this many seconds."""
+from fedatlas.flower.server.exchange import QUIET, Exchange, KnownClient, NetworkSettings
 
 
 def gather(exchange: Exchange, settings: NetworkSettings) -> tuple[list[Member], DataForm]:
@@ -54,7 +51,7 @@ def _wait_for_all(exchange: Exchange) -> list[str]:
 
     def settled(online: set[str]) -> bool:
         nonlocal since, seen
-        if online != seen:
+        if online and online != seen:
             seen, since = set(online), time.monotonic()
         everyone = exchange.simulated and len(online) == len(list(exchange.grid.get_node_ids()))
         return bool(online) and (everyone or time.monotonic() - since > QUIET)

@@ -55,6 +55,7 @@ class Questions:
                 return answers
             self.exchange.wait_for(set(missing).issubset, f"{', '.join(missing)}, to make the {self.stage}")
             answers |= self.exchange.ask(kind, missing, lambda _, records: check(records), round=0, stage=self.stage)
+            self.exchange.check_allowed(name for name in missing if name not in answers)
         if silent := [name for name in contents if name not in answers]:
             raise UsageError(
                 f"the {self.stage} needs the replies of {', '.join(silent)}; look at the nodes' logs.",

@@ -126,6 +126,7 @@ class FlowerClients:
                 round=0,
                 stage="introduction",
             )
+            self.exchange.check_allowed(name for name in missing if name not in answers)
         if silent := [m.name for m in self.members if m.name not in answers]:
             raise UsageError(
                 f"{', '.join(silent)} did not send the introduction that {self.algorithm.name} needs before round 1. "
