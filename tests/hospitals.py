@@ -15,6 +15,7 @@ SETTINGS = [
     "model.name=linear",
     "training.rounds=2",
     "training.batch_size=32",
+    "training.least_batch=10",
     "flower.adapt={ rounds = 1, steps = 2 }",
     "flower.clients=4",
 ]

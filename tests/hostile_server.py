@@ -29,7 +29,7 @@ class Server:
         own = [
             "algorithm.name=fedavg",
             "model.name=mlp",
-            "training.batch_size=8",
+            "training.batch_size=20",
             "flower.clients=1",
             "flower.wait=1",
             "flower.deadline=1",

@@ -9,17 +9,19 @@ from torch import Tensor, nn
 
 from fedatlas.algorithms import fedavg, fediir, fedmix, moon
 from fedatlas.client.model import Network, Workbench
+from fedatlas.client.training import draw_order
 from fedatlas.client.work import LocalWork, Precision
 from fedatlas.data.dataset import Dataset
 from fedatlas.data.federation import Client, Federation
 from fedatlas.data.transforms import Augment, GaussianNoise
 from fedatlas.engines.simulator import Simulator
-from fedatlas.errors import TrainingError, UsageError
+from fedatlas.errors import DataError, TrainingError, UsageError
 from fedatlas.models import build_model
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import SGD, Adam
 from fedatlas.parts.types import Assignment
 from fedatlas.testing.tiny import tiny_federation
+from fedatlas.training.settings import Settings
 from fedatlas.training.train import train
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
@@ -39,6 +41,60 @@ def test_epochs_keep_the_short_last_batch() -> None:
     _, _, simulator = play(fedavg(), Line(), federation, work=LocalWork(epochs=2, batch_size=2))
     upload, _ = simulator.runner.train(_assignment(simulator), {})
     assert upload.num_steps == 4
+
+
+@pytest.mark.parametrize(
+    ("work", "sizes"),
+    [
+        (LocalWork(epochs=2, batch_size=4, least_batch=2), [4, 4, 2, 4, 4, 2]),
+        (LocalWork(epochs=2, batch_size=4, least_batch=3), [4, 4, 4, 4]),
+        (LocalWork(steps=3, batch_size=4, least_batch=3), [4, 4, 4]),
+        (LocalWork(steps=3, batch_size=10, least_batch=10), [10, 10, 10]),
+        (LocalWork(steps=2, batch_size=32, least_batch=10), [10, 10]),
+        (LocalWork(steps=2, batch_size=32, least_batch=11), []),
+    ],
+)
+def test_a_last_batch_of_too_few_examples_is_left_out(work: LocalWork, sizes: list[int]) -> None:
+    """Ten examples: a pass has batches of four, four and two; the next pass begins in place of the two."""
+    found, chosen = draw_order(work, 10, 0, skip_single=False)
+    assert found == sizes
+    assert len(chosen) == sum(sizes)
+    whole = draw_order(replace(work, least_batch=1), 10, 0, skip_single=False)[1]
+    assert chosen[: sum(sizes[:2])].tolist() == whole[: sum(sizes[:2])].tolist()
+
+
+@pytest.mark.parametrize("make", [LocalWork, Settings])
+def test_no_batch_may_be_too_small_for_the_least(make: type[LocalWork]) -> None:
+    with raises(UsageError, "out-of-range", setting="least_batch", got=11, most=10):
+        make(batch_size=10, least_batch=11)
+    with raises(UsageError, "out-of-range", got=0):
+        make(least_batch=0)
+
+
+def test_a_client_with_too_few_examples_for_any_batch_is_named_before_the_training(tmp_path: Path) -> None:
+    federation = tiny_federation()
+    few = [federation.clients[i].name for i in federation.training_ids if len(federation.clients[i].train) < 10]
+    with raises(DataError, "too-few-examples", clients=few, least=10):
+        train(federation, fedavg(), Settings(least_batch=10), rounds=1, folder=tmp_path / "run", progress=False)
+    assert few
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("engine", ["loop", "workers", "vmap"])
+def test_every_engine_leaves_the_same_batches_out(engine: str, tmp_path: Path) -> None:
+    """Clients of 16, 12 and 20 examples in batches of 7: the last batches have 2, 5 and 6."""
+    federation = tiny_federation()
+    federation = replace(federation, clients=tuple(federation.clients[i] for i in (0, 3, 4)))
+    settings = Settings(batch_size=7, least_batch=7, epochs=2, engine=engine, workers=2 if engine == "workers" else 1)
+    run = train(federation, fedavg(), settings, rounds=1, model="mlp", folder=tmp_path / "a", progress=False)
+    loop = Settings(batch_size=7, least_batch=7, epochs=2, engine="loop", workers=1)
+    plain = train(federation, fedavg(), loop, rounds=1, model="mlp", folder=tmp_path / "b", progress=False)
+    for name, value in plain.parameters().items():
+        torch.testing.assert_close(run.parameters()[name], value, rtol=1e-4, atol=1e-6)
+    assert run.resolved["training"]["least_batch"] == 7
+    other = train(federation, fedavg(), replace(loop, least_batch=1), rounds=1, model="mlp", folder=tmp_path / "c")
+    assert "least_batch" not in other.resolved["training"]
+    assert not same_bits(other.parameters(), plain.parameters())
 
 
 def test_a_batch_of_one_example_is_skipped_under_batch_normalisation() -> None:

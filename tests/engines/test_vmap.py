@@ -161,6 +161,10 @@ def test_stacked_convolutions_are_the_clients_own(padding: int, dtype: torch.dty
                 torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
 
 
+def test_small_last_batches_are_left_out_of_stacked_steps_too() -> None:
+    assert _agree(fedavg(), work=LocalWork(epochs=2, batch_size=8, least_batch=5)).fallbacks() == {}
+
+
 def test_a_fixed_number_of_steps_is_kept() -> None:
     assert _agree(fedavg(), work=LocalWork(steps=7, batch_size=8)).fallbacks() == {}
 

@@ -3,16 +3,21 @@
 import json
 import os
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fedatlas.config.config import Config
 from fedatlas.flower.deploy.launch import LaunchError, LocalFederation
 from fedatlas.flower.deploy.template import write_app
 from fedatlas.flower.node.audit import AUDIT, AuditLog
+from fedatlas.flower.node.gate import wanted_by
 from fedatlas.flower.node.policy import Wanted, policy_text
 from fedatlas.runs.run import Run
-from flower_network import LIAR, PATIENCE, clients, config_of, handed_out, is_whole, network, reasons
+from fedatlas.testing.tiny import tiny_federation
+from flower_network import LIAR, PATIENCE, clients, config_of, handed_out, is_whole, network, reasons, simulated
+from tiny import same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.attack("a node or a server means harm, real processes")]
 
@@ -182,6 +187,46 @@ def test_a_real_server_learns_no_row_by_other_seeds_and_nothing_by_calling_its_r
         asked = [entry for entry in _log(tmp_path)[before:] if entry["request"] == "train"]
         assert [entry["answer"] for entry in asked] == ["refused"]
         assert "disclosure 'scaffold'" in str(asked[0]["why"])
+
+
+def test_a_real_server_gets_no_step_and_no_loss_of_few_examples(tmp_path: Path) -> None:
+    """Under a default policy: steps of one example, then of ten, then a newcomer without and with its owner's word."""
+    federation = tiny_federation()
+    federation = replace(federation, clients=tuple(federation.clients[i] for i in (0, 3, 4)))
+    config = config_of("fedavg", "training.batch_size=10", "flower.adapt={ rounds = 2, steps = 2 }", count=2)
+    nodes = handed_out(federation, tmp_path / "data")
+    policy = tmp_path / "data" / "policy.toml"
+    policy.write_text(policy_text())
+    write_app(tmp_path / "app", config, run_folder=tmp_path / "run")
+    *first, late = nodes
+    with LocalFederation(tmp_path / "network", nodes=list(nodes)) as local:
+        for name in first:
+            local.start_node(name, data=nodes[name]["data"], policy=str(policy))
+        with suppress(LaunchError):
+            one = "training.batch_size=1; training.steps=1; optimizer.lr=1.0; flower.wait=20"
+            local.run(tmp_path / "app", one, folder=str(tmp_path / "one"), timeout=PATIENCE)
+        asked = _logs(tmp_path)
+        assert {entry["answer"] for entry in asked} == {"refused"}
+        assert "batch_size 1 is below the 10 examples of a step" in json.dumps(asked)
+        local.run(tmp_path / "app", timeout=PATIENCE)
+        least = Config.load(tmp_path / "app" / "fedatlas_app" / "run.toml", ["training.least_batch=10"])
+        trained = replace(federation, clients=federation.clients[:2])
+        here = simulated(least, trained, tmp_path / "here")
+        assert same_bits(Run(tmp_path / "run").parameters(), here.parameters())
+        local.start_node(late, data=nodes[late]["data"], policy=str(policy))
+        with suppress(LaunchError):
+            local.run(tmp_path / "app", task="adapt", timeout=PATIENCE)
+        assert Run(tmp_path / "run").adapted == []
+        assert "disclosure 'adapt'" in json.dumps(_logs(tmp_path))
+        policy.write_text(policy_text(wanted_by(config)))
+        local.run(tmp_path / "app", task="adapt", timeout=PATIENCE)
+        (record,) = Run(tmp_path / "run").adapted
+        assert (record["client"], record["num_steps"], record["num_tested"]) == (late, 4, 0)
+        assert len(record["losses"]) == 1
+
+
+def _logs(folder: Path) -> list[dict[str, object]]:
+    return [entry for path in sorted((folder / "network").rglob(AUDIT)) for entry in AuditLog(path).entries()]
 
 
 def _log(folder: Path) -> list[dict[str, object]]:

@@ -16,7 +16,7 @@ from fedatlas.data import from_npz
 from fedatlas.errors import FedatlasError, RunFolderError, UsageError
 from fedatlas.flower.node.apps import check_app
 from fedatlas.flower.node.gate import disclosures_of, wanted_by
-from fedatlas.flower.node.policy import Policy, changed_settings, policy_text
+from fedatlas.flower.node.policy import Policy, Wanted, changed_settings, policy_text
 from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.flower.protocol.messages import arrays
 from fedatlas.flower.server.app import serve
@@ -132,15 +132,17 @@ BOMBS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_message_that_is_too_large_or_makes_no_sense_costs_the_node_nothing(bomb: str, tmp_path: Path) -> None:
-    server = Server(tmp_path)
-    reply = server.ask("query.adapt", BOMBS[bomb], shared=arrays({}), buffers=arrays({}))
+    server = Server(tmp_path, policy=policy_text(Wanted(disclosures=["adapt"])))
+    kind = "query.adapt" if "adapt" in BOMBS[bomb] else "query.introduce"
+    reply = server.ask(kind, BOMBS[bomb], shared=arrays({}), buffers=arrays({}))
     assert reply.has_error()
     assert "Traceback" not in str(reply.error.reason)
     assert server.log()[-1]["answer"] == "failed"
 
 
 def test_too_few_examples_and_too_many_bytes_are_refused(tmp_path: Path) -> None:
-    few = Server(tmp_path, policy=policy_text().replace("least_examples = 10", "least_examples = 1_000"))
+    policy = policy_text().replace("least_examples = 10", "least_examples = 1_000")
+    few = Server(tmp_path, "training.batch_size=1_000", policy=policy)
     assert refused(few.ask("query.hello"), "fewer than 1000 examples")
     short = Server(tmp_path, policy=policy_text().replace("most_bytes = 1_073_741_824", "most_bytes = 100"))
     assert refused(short.ask("query.hello"), "100 are allowed")
@@ -289,10 +291,12 @@ def test_a_name_that_leads_out_of_its_folder_is_refused(name: str, tmp_path: Pat
 
 
 def test_the_reply_of_a_node_is_the_same_with_and_without_a_policy(tmp_path: Path) -> None:
+    """Where the run leaves out the small batches that a policy does not allow."""
     replies = []
     for place, policy in (("a", policy_text()), ("b", policy_text(everything=True))):
         (tmp_path / place).mkdir()
         server = Server(tmp_path / place, policy=policy)
+        server.set("training.least_batch=10")
         config = Config.load(tmp_path / place / "run.toml", ["training.rounds=1"])
         replies.append(serve(config, server.grid, tmp_path / place / "run").checkpoint().state.shared)
     assert all(torch.equal(replies[0][name], replies[1][name]) for name in replies[0])

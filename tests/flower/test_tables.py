@@ -15,6 +15,8 @@ from fedatlas.data.loading.measurements import from_cells
 from fedatlas.data.table import ColumnSums
 from fedatlas.errors import DataError
 from fedatlas.flower.node.app import make_client_app
+from fedatlas.flower.node.gate import wanted_by
+from fedatlas.flower.node.policy import policy_text
 from fedatlas.flower.node.settings import open_node
 from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.flower.server.app import serve
@@ -50,6 +52,8 @@ def test_a_newcomer_is_prepared_with_the_runs_sums(tmp_path: Path, config: Confi
     nodes = dict(sorted(hospitals(tmp_path).items()))
     config = Config.load(tmp_path / "run.toml", ["flower.clients=3"])
     (tmp_path / "run.toml").write_text(config.to_toml())
+    (tmp_path / "policy.toml").write_text(policy_text(wanted_by(config)))
+    nodes["va"]["policy"] = str(tmp_path / "policy.toml")
     grid = InProcessGrid(make_client_app(tmp_path / "run.toml"), nodes)
     grid.online.discard(4)
     run = serve(config, grid, tmp_path / "run")

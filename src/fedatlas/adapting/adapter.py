@@ -311,7 +311,13 @@ class Adapter:
             batch_size = self.run.resolved["training"]["batch_size"]
         optimizer = self.algorithm.optimizer.adapting(settings.lr, settings.min_lr)
         algorithm = replace(self.runner.algorithm, optimizer=optimizer)
-        work = LocalWork(steps=settings.steps, batch_size=batch_size, augment=augment, compile=settings.compile)
+        work = LocalWork(
+            steps=settings.steps,
+            batch_size=batch_size,
+            least_batch=settings.least_batch,
+            augment=augment,
+            compile=settings.compile,
+        )
         # Where nothing is tuned, the schedule of the learning rate still needs a round.
         rounds = max(settings.rounds, 1)
         return Tuning(bench, self.models.buffers, algorithm, data, work=work, rounds=rounds, seed=seed)

@@ -33,6 +33,8 @@ class AdaptSettings:
     steps: int = 50
     batch_size: int | None = None
     """None is the run's."""
+    least_batch: int = 1
+    """The last minibatch of a pass is left out if it has fewer examples."""
     lr: float | None = None
     """The first learning rate; None is the algorithm's for newcomers, else the run's."""
     min_lr: float | None = None
@@ -55,7 +57,7 @@ class AdaptSettings:
         if self.tune is not None and self.tune not in TUNES:
             raise unknown_name("choice of what to tune", self.tune, TUNES)
         check_fields(self)
-        for title, least in (("rounds", 0), ("evaluate_every", 1)):
+        for title, least in (("rounds", 0), ("least_batch", 1), ("evaluate_every", 1)):
             value = getattr(self, title)
             if value is not None and value < least:
                 raise UsageError(

@@ -49,8 +49,9 @@ class Tuning:
     ) -> None:
         self.bench, self.buffers, self.algorithm, self.clients = bench, buffers, algorithm, list(clients)
         self.work, self.rounds, self.seed = work, rounds, seed
-        # A client of one example may have no batch at all, and so no step to take with the others.
-        enough = min(client.num_examples for client in self.clients) > 1 or not bench.skips_single_examples
+        # A client of few examples may have no batch at all, and so no step to take with the others.
+        least = max(work.least_batch, 2 if bench.skips_single_examples else 1)
+        enough = min(client.num_examples for client in self.clients) >= least
         self.device = self.clients[0].labels.device
         # Steps of all clients can be captured, which makes a GPU faster even for one client.
         gains = len(self.clients) > 1 or self.device.type == "cuda"

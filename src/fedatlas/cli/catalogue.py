@@ -48,11 +48,13 @@ def disclosures_by_algorithm() -> dict[str, str]:
     from fedatlas.atlas.doctor.figures import FIGURES, HASHES
     from fedatlas.atlas.sources import disclosures_by_source
     from fedatlas.atlas.summary import summary_disclosures
+    from fedatlas.config.schema import NEWCOMER_TELLS
     from fedatlas.parts.disclosure import words
     from fedatlas.parts.table_sums import TABLE_SUMS
 
     lines = {name: words(build_algorithm(name).disclosures()) for name in standalone()}
     lines["tables"] = [f"of a table of measurements, once: {', '.join(words(TABLE_SUMS))}"]
+    lines["adapt"] = [NEWCOMER_TELLS]
     lines["check"] = words([*summary_disclosures(), *FIGURES])
     lines["check, copies"] = words([HASHES])
     lines |= {f"map {name}": words(said) for name, said in disclosures_by_source().items()}

@@ -166,7 +166,7 @@ class Look:
 
 
 def minibatches(local: LocalContext, bench: Workbench) -> Iterator[Batch]:
-    """Yield a round's minibatches: shuffled passes, the last short batch kept.
+    """Yield a round's minibatches: shuffled passes, the last short batch kept unless it is below ``least_batch``.
 
     A batch of one example is left out where normalisation over it would be undefined.
     """
@@ -196,18 +196,19 @@ def minibatches(local: LocalContext, bench: Workbench) -> Iterator[Batch]:
 def draw_order(work: LocalWork, count: int, seed: int, skip_single: bool) -> tuple[list[int], Tensor]:
     """Return the sizes of a round's minibatches, and which of a client's examples they hold, one after another."""
     rng = generator(seed, "order")
+    least = max(work.least_batch, 2 if skip_single else 1)
     sizes: list[int] = []
     passes: list[Tensor] = []
     while len(sizes) < work.steps if work.steps is not None else len(passes) < work.epochs:
         order = torch.randperm(count, generator=rng)
         whole, rest = divmod(count, work.batch_size)
-        found = [work.batch_size] * whole + [rest] * (rest > (1 if skip_single else 0))
-        if skip_single and work.batch_size == 1:
+        found = [work.batch_size] * whole + [rest] * (rest >= least)
+        if work.batch_size < least:
             found = []
         if work.steps is not None:
             found = found[: work.steps - len(sizes)]
         if not found:
-            break  # only batches of one example: nothing to train on
+            break  # only batches that are too small: nothing to train on
         sizes += found
         passes.append(order if sum(found) == count else order[: sum(found)])
     if len(passes) == 1:

@@ -14,7 +14,7 @@ from fedatlas.algorithms.user_function import check_allowed
 from fedatlas.atlas.encoders.registry import ENCODERS
 from fedatlas.atlas.registry import SOURCES
 from fedatlas.atlas.settings import TABLES, AtlasSettings
-from fedatlas.config.schema import SETTINGS, USES
+from fedatlas.config.schema import SETTINGS, USES, NewcomerTuning
 from fedatlas.data.partitions.registry import PARTITIONS
 from fedatlas.errors import UsageError, unknown_name
 from fedatlas.models.registry import HUB_PREFIX, MODELS
@@ -53,6 +53,7 @@ def check_settings(values: Mapping[str, Any]) -> None:
         table = values[one.section] if one.section else values
         if one.name in table:
             check_value(key, table[one.name], one.kind, one.least)
+    NewcomerTuning.of("flower.adapt", values["flower"]["adapt"])
     for name, options in values["algorithms"].items():
         check_value(f"algorithms.{name}", options, Mapping[str, Any])
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from fedatlas.client.work import LocalWork
-from fedatlas.parts.checks import describe_kind, field_kinds, setting
+from fedatlas.errors import UsageError, unknown_name
+from fedatlas.parts.checks import check_value, describe_kind, field_kinds, setting
 from fedatlas.training.settings import Settings, TrainingPlan
 
 USES = ("sample", "aggregate", "train", "group")
@@ -179,7 +180,49 @@ class FlowerSection:
         "a change that is more than this many times as long as the median of its round is left out; none is no limit",
     )
     insecure: bool = setting(False, "take nodes whose key is registered under no name")
-    adapt: Mapping[str, Any] = setting({}, "a table: rounds, steps, lr, ... of a newcomer's tuning")
+    adapt: Mapping[str, Any] = setting({}, "a table: tune, rounds, steps, lr of a newcomer's tuning")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewcomerTuning:
+    """``flower.adapt``: all that a server may choose of how a newcomer tunes; None is as in ``fedatlas adapt``."""
+
+    tune: Literal["personal", "head", "norms", "all"] | None = None
+    rounds: int | None = setting(None, "", least=0)
+    steps: int | None = setting(None, "", least=1)
+    lr: float | None = None
+
+    @classmethod
+    def of(cls, where: str, options: Any) -> NewcomerTuning:
+        """Return the tuning that a table says; raise UsageError if it says anything else, or too much."""
+        check_value(where, options, Mapping[str, Any])
+        kinds = field_kinds(cls)
+        for key, value in options.items():
+            if key not in kinds:
+                raise unknown_name(f"key in {where}:", key, kinds)
+            check_value(f"{where}.{key}", value, kinds[key], cls.__dataclass_fields__[key].metadata.get("least"))
+        for key, most in (("rounds", MOST_TURNS), ("steps", MOST_TURNS), ("lr", MOST_RATE)):
+            value = options.get(key)
+            if value is not None and not (value <= most and (key != "lr" or value > 0)):
+                least = "above 0 and at most" if key == "lr" else "at most"
+                raise UsageError(
+                    f"{where}.{key} must be {least} {most}, got {value}.", code="out-of-range", setting=key, got=value
+                )
+        return cls(**options)
+
+    def chosen(self) -> dict[str, Any]:
+        """Return what is not left to ``fedatlas adapt``."""
+        return {own.name: value for own in fields(self) if (value := getattr(self, own.name)) is not None}
+
+
+MOST_TURNS, MOST_RATE = 1000, 10
+"""The most rounds of a newcomer's tuning, and steps of a round; the largest learning rate."""
+NEWCOMER_TELLS = (
+    "of a newcomer that tunes the model: its mean loss over all of its training examples afterwards; its scores before "
+    "and after, if its test part has the least_examples of its policy; how many examples, steps, numbers and seconds "
+    "it took"
+)
+"""What leaves the node of a newcomer, in words."""
 
 
 class Setting(NamedTuple):

@@ -108,7 +108,7 @@ def gains_from_stacking(runner: ClientRunner) -> bool:
     """Return whether a GPU is expected to be quicker with stacked clients: small models, clients of like sizes."""
     bench, work = runner.bench, runner.work
     sizes = [len(runner.federation.clients[i].train) for i in runner.federation.training_ids]
-    steps = [work.steps or work.epochs * math.ceil(size / work.batch_size) for size in sizes]
+    steps = [work.steps or work.epochs * _num_batches(size, work) for size in sizes]
     return (
         why_not_stacked(runner.algorithm, bench) is None
         and can_pad(runner.algorithm, bench.model)
@@ -116,6 +116,12 @@ def gains_from_stacking(runner: ClientRunner) -> bool:
         and work.batch_size <= MOST_EXAMPLES
         and max(steps) * len(steps) <= MOST_PADDING * sum(steps)
     )
+
+
+def _num_batches(size: int, work: LocalWork) -> int:
+    """Return how many minibatches a pass over so many examples has."""
+    whole, rest = divmod(size, work.batch_size)
+    return whole + (rest >= work.least_batch)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

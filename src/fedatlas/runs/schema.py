@@ -58,6 +58,7 @@ class _Algorithm(TypedDict):
 class _Training(TypedDict):
     rounds: int
     batch_size: int
+    least_batch: NotRequired[int]
 
 
 class _Seeds(TypedDict):

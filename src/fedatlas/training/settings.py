@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from fedatlas.client.work import LocalWork
+from fedatlas.client.work import LocalWork, check_least_batch
 from fedatlas.engines.registry import AUTO, ENGINES
 from fedatlas.errors import UsageError, expect, unknown_name
 from fedatlas.parts.checks import check_fields, setting
@@ -116,6 +116,7 @@ class Settings(Machine, TrainingPlan, LocalWork):
 
     def __post_init__(self) -> None:
         check_fields(self, plain=True)
+        check_least_batch(self.least_batch, self.batch_size)
         expect(
             self.seed, (Seeds, numbers.Integral), "seed must be a whole number or fedatlas.Seeds(...)", "Write seed=0."
         )

@@ -19,7 +19,7 @@ from fedatlas.data.dataset import Dataset, first_few
 from fedatlas.data.federation import Federation
 from fedatlas.data.task import Task
 from fedatlas.engines.simulator import Simulator
-from fedatlas.errors import UsageError, expect
+from fedatlas.errors import DataError, UsageError, expect
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.metric import always, make_metrics
 from fedatlas.runs.previews import PORTRAITS, portraits
@@ -106,6 +106,7 @@ def train_run(
     model, options = usual_model(settings.model, settings.model_options, federation.data, algorithm)
     settings = replace(settings, model=model, model_options=options)
     network = make_model(model, options, federation, algorithm, seeds.model, try_on=device)
+    check_clients_can_train(federation, settings.least_batch)
     warn_of_idle_clients(network, federation, settings.batch_size)
     resolved = resolve(federation, algorithm, network, settings)
     with _simulator(algorithm, network, federation, settings) as simulator:
@@ -175,6 +176,22 @@ def named_algorithm(algorithm: Algorithm | str) -> Algorithm:
     return algorithm
 
 
+def check_clients_can_train(federation: Federation, least_batch: int) -> None:
+    """Raise DataError if a client that is to train has too few examples for any minibatch."""
+    clients = [federation.clients[number] for number in federation.training_ids]
+    few = [client for client in clients if len(client.train) < least_batch]
+    if few and least_batch > 1:
+        raise DataError(
+            f"least_batch is {least_batch}, and {len(few)} of {len(clients)} clients have fewer training examples: "
+            f"{first_few([client.name for client in few])}; {few[0].name} has {len(few[0].train)}. They would never "
+            "take a step. Lower least_batch, or leave them out (data.leave_out).",
+            code="too-few-examples",
+            clients=[client.name for client in few],
+            got=len(few[0].train),
+            least=least_batch,
+        )
+
+
 def warn_of_idle_clients(network: nn.Module, federation: Federation, batch_size: int) -> None:
     """Warn of clients whose batches all have one example, which batch norm cannot take; raise an error if all do."""
     if not skips_single_examples(network):
@@ -225,7 +242,8 @@ def resolve(federation: Federation, algorithm: Algorithm, network: nn.Module, se
         },
         "algorithm": algorithm.describe(),
         "training": {
-            **{k: v for k, v in asdict(work).items() if k != "augment"},
+            **{k: v for k, v in asdict(work).items() if k not in ("augment", "least_batch")},
+            **({"least_batch": work.least_batch} if work.least_batch > 1 else {}),
             "augment": repr(work.augment) if work.augment is not None else None,
             **_described(settings.plan, federation.data.task),
         },

@@ -104,6 +104,7 @@ def traffic_rows(run: Run) -> list[dict[str, str]]:
             }
         )
     for record in run.adapted:
+        scores = [record.get(f"accuracy_{when}") for when in ("before", "after")]
         rows.append(
             {
                 "client": f"{record['client']} (adapted {record['num_tuned']} numbers)",
@@ -113,7 +114,7 @@ def traffic_rows(run: Run) -> list[dict[str, str]]:
                 "atlas_up": "0",
                 "rounds_down": f"{record['bytes_received']:,}",
                 "rounds_up": f"{record['bytes_sent']:,}",
-                "accuracy": f"{100 * record['accuracy_before']:.1f} to {100 * record['accuracy_after']:.1f}",
+                "accuracy": " to ".join(f"{100 * own:.1f}" for own in scores if own is not None),
             }
         )
     return rows

@@ -160,7 +160,7 @@ def answered(action: Handler, config: Path | str, message: Message, context: Con
     try:
         settings = load_config(config, context)
         gate.check_config(settings)
-        request = Request(settings, context, about)
+        request = Request(settings, context, about, gate.policy)
         client, data = request.federation.clients[0], request.federation.data
         gate.check_data(settings, len(client.train), is_table=data.table is not None, algorithm=request.algorithm)
         request.federation = gate.shown(request.federation)

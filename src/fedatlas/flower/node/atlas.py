@@ -107,9 +107,19 @@ def pairs(request: Request, _: RecordDict) -> RecordDict:
 def train_index(request: Request, received: RecordDict) -> RecordDict:
     """Train the index network for a round on the client's vectors."""
     index = ClientIndex(request)
+    if index.strategy != "federated":
+        raise UsageError(
+            "the config does not train the index on the clients, so no change of it leaves this one.",
+            code="settings-conflict",
+            strategy=index.strategy,
+        )
+    work = index_work(index.settings)
+    request.policy.check_step("the index network's batch_size", work.batch_size)
+    request.policy.check_step("the index network's local_samples", index.settings.local_samples)
     algorithm = index_algorithm(index.settings, index.network.targets(index.embeddings.classes))
     found = index.pairs(index.settings.local_samples).to(request.device)
-    runner = ClientRunner(algorithm, index.network.to(request.device), found, index_work(index.settings), index.seed)
+    work = request.in_large_steps(work)
+    runner = ClientRunner(algorithm, index.network.to(request.device), found, work, index.seed)
     upload, _ = runner.train(unpack_assignment(received), {})
     return pack_upload(upload, remembers=False)
 

@@ -15,9 +15,20 @@ from fedatlas.atlas.doctor.figures import FIGURES, HASHES
 from fedatlas.atlas.sources import disclosures_by_source, summary_by_class
 from fedatlas.atlas.summary import summary_disclosures
 from fedatlas.config.config import Config
+from fedatlas.config.schema import NEWCOMER_TELLS
 from fedatlas.data.federation import Federation
 from fedatlas.flower.node.audit import AUDIT, AuditLog
-from fedatlas.flower.node.policy import ALL, GROUPS, TABLES, Policy, PolicyError, Wanted, recipe_names, shares_in_groups
+from fedatlas.flower.node.policy import (
+    ADAPT,
+    ALL,
+    GROUPS,
+    TABLES,
+    Policy,
+    PolicyError,
+    Wanted,
+    recipe_names,
+    shares_in_groups,
+)
 from fedatlas.flower.node.request import CHECK
 from fedatlas.flower.node.settings import PARTITION
 from fedatlas.flower.protocol.messages import num_bytes, values
@@ -30,7 +41,7 @@ SUMMARY_KINDS = ("query.sums", "query.cells")
 """Those of them that a check sends too."""
 CHECK_KINDS = ("query.figures", "query.hashes", "query.card")
 """The other messages of a check."""
-ALGORITHM_KINDS = ("train", "evaluate", "query.introduce", "query.survey", "query.losses", "query.adapt")
+ALGORITHM_KINDS = ("train", "evaluate", "query.introduce", "query.survey", "query.losses")
 """The messages whose replies hold what an algorithm takes."""
 CHECK_NAME = "check"
 """The disclosure of a check."""
@@ -65,6 +76,8 @@ class Gate:
             self.policy.check_disclosed(atlas_disclosure(config))
         elif self.kind in CHECK_KINDS:
             self.policy.check_disclosed(self._figures_disclosure())
+        elif self.kind == "query.adapt":
+            self.policy.check_disclosed({ADAPT: NEWCOMER_TELLS})
         elif self.kind in ALGORITHM_KINDS:
             self.policy.check_disclosed(disclosures_of(algorithm(), config))
         else:
@@ -188,5 +201,5 @@ def disclosures_in(config: Config) -> dict[str, str]:
 
 def wanted_by(config: Config) -> Wanted:
     """Return what a run of a config asks of its nodes beyond the defaults of a policy."""
-    names = list(disclosures_in(config))
+    names = [*disclosures_in(config), *([ADAPT] if config.values["flower"]["adapt"] else [])]
     return Wanted(disclosures=names, sharing=[ALL, GROUPS] if shares_in_groups(config) else [ALL])

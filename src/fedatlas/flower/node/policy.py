@@ -23,6 +23,7 @@ from fedatlas.runs.files import check_private
 ANY = "*"
 ALL, GROUPS = "all", "groups"
 TABLES = "tables"
+ADAPT = "adapt"
 REACHING = (
     *("atlas.file", "*.atlas", "atlas.make.encoder=clip", "atlas.make.encoder_options.*"),
     *("model.pretrained", "model.weights", "model.backbone", f"model.name={HUB_PREFIX}*"),
@@ -49,7 +50,8 @@ class Policy:
     apps: Sequence[str] = ("fedatlas",)
     """Whose code may arrive as an app: ``fedatlas`` is the code of ``fedatlas flower init``; or an app's hash."""
     least_examples: int = 10
-    """With fewer training examples nothing leaves the node, and with fewer test examples it has no test part."""
+    """With fewer training examples nothing leaves the node, and with fewer test examples it has no test part; no step
+    is made of fewer."""
     least_of_class: int = 1
     """Classes with fewer training examples are left out of what the node sends for an atlas or a check."""
     most_bytes: int = 1 << 30
@@ -112,6 +114,15 @@ class Policy:
         for key, value in changed_settings(config.values):
             if not self._lets_set(key, value):
                 raise _refused(f"setting {key} is not allowed here", "setting", key)
+        self.check_step("batch_size", config.values["training"]["batch_size"])
+
+    def check_step(self, name: str, size: int | None) -> None:
+        """Raise PolicyError if a step would be made of too few examples; None is all that there are."""
+        if size is not None and size < self.least_examples:
+            least = self.least_examples
+            raise _refused(
+                f"{name} {size} is below the {least} examples of a step that this node asks for", "step", size
+            )
 
     def check_examples(self, count: int) -> None:
         """Raise PolicyError if the client has too few training examples; how many it has is not said."""
@@ -255,7 +266,8 @@ _COMMENTS = {
     "says how well several models suit its data.",
     "disclosures": "What may leave this node beyond the change of the model, its counts and its scores: names from\n"
     '`fedatlas list --disclosures`, such as "scaffold", "check" or "map label-histogram". "tables" are the sums of a\n'
-    "table's columns, without which a table of measurements cannot train.",
+    'table\'s columns, without which a table of measurements cannot train. "adapt" lets this node join a finished run: it\n'
+    "tunes the model to its data, and says how well that went.",
     "settings": "The settings that a run may change: patterns of KEY or KEY=VALUE. The last that fits counts;\n"
     "! forbids what it fits.\n"
     "Forbidden by default: whatever makes this node open one of its files, or load a model from the internet.\n"
@@ -263,7 +275,8 @@ _COMMENTS = {
     "apps": 'Whose code may arrive as an app. "fedatlas": exactly the code that `fedatlas flower init` writes.\n'
     "The sha256 of an app's file allows that app, whatever is in it.",
     "least_examples": "With fewer training examples than this, nothing leaves the node. With fewer test examples it\n"
-    "has no test part: it trains, and says no scores.",
+    "has no test part: it trains, and says no scores. No step of a training is made of fewer: a run with smaller\n"
+    "batches is refused, and a smaller last batch is left out.",
     "least_of_class": "Classes of which the node has fewer training examples are left out of its vector and means:\n"
     "the mean of a single example is that example's embedding. 1 leaves nothing out; 5 is a good choice where vectors\n"
     "may leave.",

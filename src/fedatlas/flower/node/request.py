@@ -14,10 +14,12 @@ from flwr.app import Context
 
 from fedatlas.atlas.atlas import Atlas
 from fedatlas.client.runner import ClientRunner
+from fedatlas.client.work import LocalWork
 from fedatlas.config.config import Config
 from fedatlas.data.federation import Federation
 from fedatlas.errors import UsageError
 from fedatlas.flower.node.memory import ContextStore, FolderStore, LostMemoryError, MemoryStore
+from fedatlas.flower.node.policy import Policy
 from fedatlas.flower.node.settings import Node, open_node
 from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.flower.protocol.messages import FLAGS
@@ -43,9 +45,10 @@ _last: list[tuple[Federation, str, ClientRunner]] = []
 class Request:
     """One message to a node; ``about`` is the message's description of the run."""
 
-    def __init__(self, config: Config, context: Context, about: Mapping[str, Any]) -> None:
+    def __init__(self, config: Config, context: Context, about: Mapping[str, Any], policy: Policy) -> None:
         self.config, self.about = config, about
         self.task = str(context.run_config.get("task", "train"))
+        self.policy = policy
         self.node: Node = open_node(context.node_config, config)
         self.store: MemoryStore = ContextStore(context.state)
         if self.node.memory is not None:
@@ -83,7 +86,7 @@ class Request:
         name, options = self.config.model(self.federation.data)
         federation = self.federation.to(self.device)
         network = make_model(name, options, federation, algorithm, seeds.model).to(self.device)
-        plan, work = self.config.plan(), self.config.work()
+        plan, work = self.config.plan(), self.in_large_steps(self.config.work())
         runner = ClientRunner(
             algorithm,
             network,
@@ -96,10 +99,14 @@ class Request:
         runner.data(0).place = int(self.about["place"])
         return runner
 
+    def in_large_steps(self, work: LocalWork) -> LocalWork:
+        """Return the work with no step of fewer examples than the node's policy asks for."""
+        return replace(work, least_batch=max(work.least_batch, self.policy.least_examples))
+
     def _of_run(self) -> str:
-        """Return all that the runner depends on: the config, the node's data, and the run's entries in the message."""
+        """Return all that the runner depends on: the config, data, policy, and the run's entries in the message."""
         about = {name: value for name, value in self.about.items() if name not in OF_A_MESSAGE}
-        node = [self.node.name, self.node.device, len(self.federation.clients[0].test)]
+        node = [self.node.name, self.node.device, len(self.federation.clients[0].test), self.policy.least_examples]
         return json.dumps([self.config.to_toml(), *node, about], sort_keys=True, default=str)
 
     def memory(self) -> Memory:

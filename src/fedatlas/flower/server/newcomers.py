@@ -39,15 +39,7 @@ from fedatlas.runs.manifest import add_file
 from fedatlas.runs.run import ADAPTED, ATLAS, Run
 from fedatlas.runs.schema import figure
 
-FIGURES = (
-    "num_examples",
-    "num_steps",
-    "num_tuned",
-    "num_tested",
-    "seconds",
-    "loss_before",
-    "loss_after",
-)
+FIGURES = ("num_examples", "num_steps", "num_tuned", "num_tested", "seconds", "loss")
 
 
 def adapt_newcomers(config: Config, grid: Grid, folder: Path) -> Run:
@@ -100,13 +92,20 @@ def adapt_newcomers(config: Config, grid: Grid, folder: Path) -> Run:
     kept = {record["client"]: record for record in run.adapted} | found
     add_file(folder, ADAPTED, json.dumps(list(kept.values()), indent=1).encode())
     for name, record in found.items():
-        before, after = (figure(run.metric, record[f"{run.metric}_{when}"]) for when in ("before", "after"))
         print(
-            f"{name}: {run.metric} {before} before, {after} after tuning {record['num_tuned']} numbers; "
+            f"{name}: {_told(record, run.metric)} after tuning {record['num_tuned']} numbers; "
             f"{record['bytes_received']:,} bytes down, {record['bytes_sent']:,} up",
             flush=True,
         )
     return run
+
+
+def _told(record: Mapping[str, Any], metric: str) -> str:
+    """Return the scores of a newcomer in words, or its loss where its test part is too small for scores."""
+    if not record["num_tested"]:
+        return f"no scores, as its test part is too small for its policy; mean training loss {record['losses'][0]:.4g}"
+    before, after = (figure(metric, record[f"{metric}_{when}"]) for when in ("before", "after"))
+    return f"{metric} {before} before, {after}"
 
 
 def without_clients(resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,15 +200,17 @@ def _model_of(
 
 
 def _figures(records: RecordDict, metric: str) -> dict[str, Any]:
-    """Return the figures of a newcomer's reply, after a check that all numbers are finite."""
-    reply: dict[str, Any] = json.loads(str(values(records, RECORD)["json"]))
-    record: dict[str, Any] = {name: reply[name] for name in (*FIGURES, f"{metric}_before", f"{metric}_after")}
+    """Return the figures of a newcomer's reply, after a check that all numbers are finite.
+
+    A node whose test part is too small for its policy sends no scores.
+    """
+    reply = values(records, RECORD)
+    scores = [f"{name}_{when}" for name in (metric, "loss") for when in ("before", "after")]
+    record: dict[str, Any] = {name: reply[name] for name in (*FIGURES, *(scores if reply["num_tested"] else ()))}
     for name, value in record.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise BadReplyError(f"{name} must be a finite number, got {value!r}", code="not-finite", name=name)
-    losses = [float(value) for value in reply["losses"]]
-    if not all(math.isfinite(loss) for loss in losses):
-        raise BadReplyError("a loss is not finite", code="not-finite", name="losses")
     words = {name: str(reply[name])[:200] for name in ("algorithm", "origin")}
-    best = {f"{metric}_best": record[f"{metric}_after"]}
+    best = {f"{metric}_best": record[f"{metric}_after"]} if reply["num_tested"] else {}
+    losses = [float(record.pop("loss"))]
     return {**words, "domain": None, **record, "losses": losses, **best, "curve": {}, "embedding": None}
