@@ -111,6 +111,43 @@ def test_a_step_of_the_index_network_counts_too(options: str, tmp_path: Path) ->
     assert "does not train the index on the clients" in server.log()[-1]["why"]
 
 
+def pictures(folder: Path, augment: str) -> Server:
+    """Return a server and a node with 45 small pictures for training; the run's steps are of all of them."""
+    rng = np.random.default_rng(3)
+    images, labels = rng.integers(1, 255, (60, 3, 8, 8)).astype(np.uint8), np.arange(60) % 2
+    settings = ["training.batch_size=60", "training.steps=1", "optimizer.lr=1.0", f"training.augment={augment}"]
+    server = Server(folder, "model.name=linear", *settings)
+    np.savez(server.node["data"], x_train=images, y_train=labels)
+    server.about |= DataForm.of(from_npz(server.node["data"])).values()
+    return server
+
+
+HIDING = "{ padding = 0, flip = 0.0, erase = 0.97, erase_pixels = [1000, 1000] }"
+
+
+def test_a_step_that_hides_all_images_but_one_is_refused(tmp_path: Path) -> None:
+    """With black images the weights' gradient is a sum over the others: of one, that image itself."""
+    server = pictures(tmp_path, HIDING)
+    images = from_npz(server.node["data"]).inputs.flatten(1).double()
+    model, found = {"head.weight": torch.zeros(2, 192), "head.bias": torch.zeros(2)}, set()
+    for seed in range(20):
+        server.set(f"seeds.batches={seed}")
+        reply = server.ask("train", BASE, shared=arrays(model), buffers=arrays({}))
+        if reply.has_error():
+            assert refused(reply, "training.augment may leave 0% of an image to see")
+            continue
+        change = tensors(unfolded(reply.content).array_records["change"])["head.weight"][0].double()
+        alike = torch.cosine_similarity(images, change[None]).abs()
+        found |= {int(alike.argmax())} if alike.max() > 0.999999 else set()
+    assert len(found) == 0
+
+
+def test_usual_augmentation_is_no_hiding(tmp_path: Path) -> None:
+    server = pictures(tmp_path, "{ padding = 4, rotate = 0.25 }")
+    model = {"head.weight": torch.zeros(2, 192), "head.bias": torch.zeros(2)}
+    assert not server.ask("train", BASE, shared=arrays(model), buffers=arrays({})).has_error()
+
+
 class Patients:
     """A node with a table of 45 patients of five numbers for training, and a server that sends it linear models."""
 

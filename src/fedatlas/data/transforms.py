@@ -150,6 +150,15 @@ class Augment:
                 erase_pixels=self.erase_pixels,
             )
 
+    def share_left(self, height: int, width: int) -> float:
+        """Return the least share of an image of this size that cropping and erasing leave to see.
+
+        >>> Augment(padding=4).share_left(16, 16), Augment(padding=0, erase=0.5).share_left(16, 16)
+        (0.5625, 0.0)
+        """
+        kept = max(0.0, 1 - self.padding / height) * max(0.0, 1 - self.padding / width)
+        return max(0.0, kept - (self.erase_pixels[1] / (height * width) if self.erase else 0.0))
+
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return the changed images."""
 

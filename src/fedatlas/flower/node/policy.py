@@ -24,6 +24,8 @@ ANY = "*"
 ALL, GROUPS = "all", "groups"
 TABLES = "tables"
 ADAPT = "adapt"
+SHOWN = 0.25
+"""The least share of an image that augmentation must leave to see."""
 REACHING = (
     *("atlas.file", "*.atlas", "atlas.make.encoder=clip", "atlas.make.encoder_options.*"),
     *("model.pretrained", "model.weights", "model.backbone", f"model.name={HUB_PREFIX}*"),
@@ -122,6 +124,16 @@ class Policy:
             least = self.least_examples
             raise _refused(
                 f"{name} {size} is below the {least} examples of a step that this node asks for", "step", size
+            )
+
+    def check_hiding(self, share_left: float) -> None:
+        """Raise PolicyError if augmentation may hide so much of images that a step shows fewer examples than it has."""
+        if share_left < SHOWN and self.least_examples > 1:
+            raise _refused(
+                f"training.augment may leave {share_left:.0%} of an image to see, and {SHOWN:.0%} are asked for: "
+                "what is hidden does not count in a step",
+                "augment",
+                share_left,
             )
 
     def check_examples(self, count: int) -> None:

@@ -17,6 +17,7 @@ from fedatlas.client.runner import ClientRunner
 from fedatlas.client.work import LocalWork
 from fedatlas.config.config import Config
 from fedatlas.data.federation import Federation
+from fedatlas.data.transforms import Augment
 from fedatlas.errors import UsageError
 from fedatlas.flower.node.memory import ContextStore, FolderStore, LostMemoryError, MemoryStore
 from fedatlas.flower.node.policy import Policy
@@ -100,7 +101,10 @@ class Request:
         return runner
 
     def in_large_steps(self, work: LocalWork) -> LocalWork:
-        """Return the work with no step of fewer examples than the node's policy asks for."""
+        """Return the work with no step of fewer examples than the node's policy asks for, none of them hidden."""
+        inputs = self.federation.data.inputs
+        if isinstance(work.augment, Augment) and inputs.ndim == 4:
+            self.policy.check_hiding(work.augment.share_left(*inputs.shape[2:]))
         return replace(work, least_batch=max(work.least_batch, self.policy.least_examples))
 
     def _of_run(self) -> str:
