@@ -82,6 +82,17 @@ def test_every_algorithm_keeps_its_promises(name: str) -> None:
     check_algorithm(build_algorithm(name), kind="images" if name in NEEDS_IMAGES else "features", model=model)
 
 
+def test_who_reads_single_uploads_past_a_combination_is_known() -> None:
+    """Of the others, the test above shows that they do not."""
+    reading = {
+        (name, type(rule).__name__)
+        for name in standalone()
+        for rule in build_algorithm(name).server
+        if rule.reads_uploads or rule.ignores_weights
+    }
+    assert reading == {("feddyn", "DynamicDrift"), ("qffl", "FairStep")}
+
+
 @pytest.mark.parametrize("name", ["clustered", "feddisco", "median"])
 @pytest.mark.parametrize("base", ["scaffold", "moon", "fediir"])
 def test_a_composed_algorithm_keeps_its_promises(name: str, base: str) -> None:

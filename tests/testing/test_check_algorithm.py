@@ -150,6 +150,25 @@ def test_a_rule_that_changes_what_it_was_given_is_caught(act: Callable[..., None
     refused(fedavg().with_rules(Rule(act=act)), "received tensors", "the server changed", where)
 
 
+def _add_up(change: Tensors, memory: Tensors, cohort: Cohort) -> Tensors:
+    own = [upload.change for upload in cohort.uploads]
+    return {name: tensor + 0.1 * sum(one[name] for one in own) for name, tensor in change.items()}
+
+
+def test_a_rule_that_reads_single_changes_and_does_not_say_so_is_caught() -> None:
+    refused(fedavg().with_rules(Rule(act=_add_up)), "single uploads", "Set reads_uploads = True")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(Rule):
+    name: ClassVar[str] = "reading"
+    reads_uploads: ClassVar[bool] = True
+
+
+def test_a_rule_that_says_that_it_reads_single_changes_passes() -> None:
+    check_algorithm(fedavg().with_rules(Reading(act=_add_up)))
+
+
 def _remember_in_place(local: ClientContext) -> None:
     local.memory.setdefault("does", {"count": torch.zeros(1)})["count"] += 1
 

@@ -23,6 +23,7 @@ class Cap(Weighting):
 
     name: ClassVar[str] = "cap"
     foreseeable: ClassVar[bool] = True
+    bounds: ClassVar[bool] = True
     times: float = 2.0
     """The multiple."""
 

@@ -34,6 +34,7 @@ class BySplitting(Sharing):
     """Begins with one group, and splits a group whose clients pull apart when it has come to rest."""
 
     name: ClassVar[str] = "by_splitting"
+    reads_uploads: ClassVar[bool] = True
     needs_everyone: ClassVar[bool] = True
     eps1: float = 0.4
     """A group is at rest if its mean change is shorter than this."""

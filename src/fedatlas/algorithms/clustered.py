@@ -59,6 +59,7 @@ class ClusteredBySimilarity(Sampler):
     """Algorithm 2: one client from each of m distributions of clients whose last changes point the same way."""
 
     name: ClassVar[str] = "clustered_by_similarity"
+    reads_uploads: ClassVar[bool] = True
     needs_equal_weights: ClassVar[bool] = True
     measure: Measure = "arccos"
     """How two clients' changes are compared: the angle between them, or the L1 or L2 norm of their difference."""

@@ -89,6 +89,7 @@ class DynamicDrift(ServerRule):
     """Moves the mean of the cohort on by the mean drift of all clients."""
 
     name: ClassVar[str] = "feddyn"
+    reads_uploads: ClassVar[bool] = True
     adaptive: bool = True
     """Scale ``alpha`` by (mean n) / n_k: clients with little data are held more tightly."""
 

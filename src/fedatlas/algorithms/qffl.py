@@ -28,6 +28,7 @@ class FairStep(ServerRule):
 
     name: ClassVar[str] = "fair_step"
     ignores_weights: ClassVar[bool] = True
+    reads_uploads: ClassVar[bool] = True
     q: float = 1.0
     """The power of the losses: 0 is the uniform mean, larger is fairer."""
     eta: float | None = None

@@ -286,32 +286,49 @@ def _check_combination(algorithm: Algorithm) -> None:
             last = type(algorithm.combination[-1]).__name__
             raise _unfit(algorithm, link, f"makes one change of all, so {last} after it has nothing to work on")
     for link in algorithm.combination:
-        for fault in (*_deaf(algorithm, link), *(_open(algorithm) if link.private else ())):
+        found = (*_passed(algorithm), *_deaf(algorithm, link), *(_open(algorithm) if link.private else ()))
+        for fault in found:
             raise _unfit(algorithm, link, fault)
+    for bound in algorithm.weighting:
+        for fault in _passed(algorithm) if bound.bounds else ():
+            raise _unfit(algorithm, bound, fault)
 
 
 def _past_the_combination(algorithm: Algorithm) -> list[str]:
     """Return a remark about what clients send that no link of the combination sees."""
     if not algorithm.combination:
         return []
+    links = ", ".join(type(link).__name__ for link in algorithm.combination)
+    reading = [type(part).__name__ for part in (algorithm.sampler, algorithm.sharing) if part.reads_uploads]
+    found = [
+        f"{algorithm.name}: {title} looks at each client's own change, before {links}; a client that lies is not held "
+        "back there."
+        for title in reading
+    ]
     asking: Sequence[Term | Weighting | ServerRule] = (*algorithm.objective, *algorithm.weighting, *algorithm.server)
     parts = dict.fromkeys(
         type(part).__name__ for part in asking if any(own.when in ("survey", "upload") for own in part.discloses)
     )
-    if not parts:
-        return []
-    links = ", ".join(type(link).__name__ for link in algorithm.combination)
-    return [
-        f"{algorithm.name}: {links} sees the clients' changes, but not what {', '.join(parts)} takes from clients "
-        "beside them; a client that lies there is not held back."
-    ]
+    if parts:
+        found.append(
+            f"{algorithm.name}: {links} sees the clients' changes, but not what {', '.join(parts)} takes from clients "
+            "beside them; a client that lies there is not held back."
+        )
+    return found
+
+
+def _passed(algorithm: Algorithm) -> Iterator[str]:
+    """Yield which server rules take single clients' changes past a part that should see them first."""
+    for rule in algorithm.server:
+        title = type(rule).__name__
+        if rule.ignores_weights:
+            yield f"has no effect: the server rule {title} adds up the clients' changes itself"
+        elif rule.reads_uploads:
+            yield f"would be passed by: the server rule {title} also adds each client's own change to the model"
 
 
 def _deaf(algorithm: Algorithm, link: Combination) -> Iterator[str]:
     """Yield which parts have no effect, or a wrong one, beside a link."""
-    for rule in algorithm.server:
-        if rule.ignores_weights:
-            yield f"has no effect: the server rule {type(rule).__name__} adds up the clients' changes itself"
     if not link.ignores_weights:
         return
     for weighting in algorithm.weighting:
@@ -340,7 +357,7 @@ def _open(algorithm: Algorithm) -> Iterator[str]:
             yield f"adds no noise to what else leaves a client here: {own.row()[0]} ({own.why})"
 
 
-def _unfit(algorithm: Algorithm, link: Combination, fault: str) -> UsageError:
+def _unfit(algorithm: Algorithm, link: Weighting | Combination, fault: str) -> UsageError:
     title = type(link).__name__
     return UsageError(
         f"{algorithm.name}: its {title} {fault}. Use another base, or leave {title} out.",

@@ -23,6 +23,8 @@ class ServerPart:
 
     needs_classes: ClassVar[bool] = False
     """Whether each example must have one class."""
+    reads_uploads: ClassVar[bool] = False
+    """Whether a server rule, a sampler or a sharing looks at single clients' changes."""
 
     def __post_init__(self) -> None:
         check_fields(self)

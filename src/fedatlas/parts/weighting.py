@@ -17,6 +17,8 @@ class Weighting(ServerPart):
 
     foreseeable: ClassVar[bool] = False
     """Whether it looks at nothing of the answers but how many examples each client has."""
+    bounds: ClassVar[bool] = False
+    """Whether it promises to bound what one client can do, so that no server rule may go past the weights."""
 
     def weigh(self, weights: Tensor, cohort: Cohort, memory: Tensors) -> tuple[Tensor, Tensors]:
         """Return one weight for each upload, float64 and in the uploads' order, and the new memory."""

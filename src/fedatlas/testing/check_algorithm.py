@@ -13,8 +13,9 @@ import random
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -25,7 +26,9 @@ from fedatlas.data.federation import Federation
 from fedatlas.engines.workers import fork_available
 from fedatlas.errors import expect
 from fedatlas.parts.algorithm import Algorithm
+from fedatlas.parts.combination import Combination, Gathered
 from fedatlas.parts.disclosure import CHECKED, Dimensions, Disclosure, declared
+from fedatlas.parts.types import Cohort, Tensors
 from fedatlas.runs.checkpoint import CheckpointStore
 from fedatlas.testing.tiny import (
     ROUNDS,
@@ -79,6 +82,7 @@ def check_algorithm(
         _check_resumes(trial, whole)
         _check_missing_answer(trial)
         _check_cohorts(trial)
+        _check_single_uploads(trial)
 
 
 class _Trial:
@@ -243,6 +247,26 @@ def _check_cohorts(trial: _Trial) -> None:
         play = trial.start()
         for size in (1, trial.num_clients, 1):
             play.round(size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PassingOn(Combination):
+    """A combination that leaves all as it is."""
+
+    name: ClassVar[str] = "passing_on"
+
+    def combine(self, gathered: Gathered, memory: Tensors, cohort: Cohort) -> tuple[Gathered, Tensors]:
+        return gathered, memory
+
+
+def _check_single_uploads(trial: _Trial) -> None:
+    """A server rule that looks at single clients' changes says so, or it would take them past a defence or noise."""
+    algorithm = trial.algorithm
+    if algorithm.combination or any(rule.reads_uploads or rule.ignores_weights for rule in algorithm.server):
+        return
+    do = "Set reads_uploads = True in the rule, or let it use the change that apply() gets."
+    with checking(algorithm, "single uploads", do):
+        trial.start(algorithm.with_combination(_PassingOn())).round(trial.num_clients)
 
 
 def _unlike(one: Play, other: Play) -> str | None:

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedatlas.errors import TrainingError
+from fedatlas.errors import TrainingError, UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.combination import Gathered
+from fedatlas.parts.server_rule import ServerRule
 from fedatlas.parts.sharing import COMMON
 from fedatlas.parts.tensor_math import add, mean_change, weighted_sum, without
 from fedatlas.parts.types import ClientInfo, Cohort, GroupState, Memory, Roster, ServerState, Tensors, Upload
@@ -117,9 +118,16 @@ class Pool:
             change, moves, weights = weighted_sum(found.changes, found.weights), found.moves, found.weights
         for rule in self.algorithm.server:
             key = f"server/{rule.name}"
-            change, self.memory[key] = rule.apply(change, self.memory[key], self.cohort)
+            change, self.memory[key] = rule.apply(change, self.memory[key], self._cohort_for(rule))
         buffers = add(kept.buffers, weighted_sum(moves, weights)) if kept.buffers and moves[0] else kept.buffers
         return GroupState(shared=add(kept.shared, change), buffers=buffers, memory=self.memory)
+
+    def _cohort_for(self, rule: ServerRule) -> Cohort:
+        """Return the cohort as a server rule may see it: behind a combination, without single clients' changes."""
+        if not self.algorithm.combination:
+            return self.cohort
+        closed: Any = [_Closed(upload, self.algorithm, rule) for upload in self.uploads]
+        return replace(self.cohort, uploads=closed)
 
     def _moves(self) -> list[Tensors]:
         """Return how clients moved the shared buffers: as changes, so that one that nobody changed keeps its bits."""
@@ -130,6 +138,25 @@ class Pool:
         if not self._left_out:
             return notes
         return {part: without(tensors, self._left_out) for part, tensors in notes.items()}
+
+
+class _Closed:
+    """An upload as a server rule sees it that works on the combined change; with privacy, without notes and metrics."""
+
+    def __init__(self, upload: Upload, algorithm: Algorithm, rule: ServerRule) -> None:
+        self._upload, self._algorithm, self._rule = upload, algorithm, rule
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("change", "buffers") or (self._algorithm.private and name in ("notes", "metrics", "score")):
+            rule, link = type(self._rule).__name__, type(self._algorithm.combination[-1]).__name__
+            raise UsageError(
+                f"{self._algorithm.name}: the server rule {rule} reads the {name} of single clients, past {link}. Let "
+                f"it use the change that apply() gets, or set reads_uploads = True in {rule} and leave {link} out.",
+                code="base-unfit",
+                base=self._algorithm.name,
+                part=rule,
+            )
+        return getattr(self._upload, name)
 
 
 class Pools:
