@@ -60,3 +60,16 @@ def test_nothing_costs_nothing_and_no_noise_costs_all() -> None:
         epsilon(noise=1.0, rate=0.1, rounds=1, delta=0.0)
     with raises(UsageError, "out-of-range", setting="epsilon"):
         noise_for(0.0, rate=0.1, rounds=1, delta=1e-5)
+
+
+@pytest.mark.parametrize("noise", [-1.0, 1e-160, 1e-3, 0.049, 1e7, 1e160, math.inf, math.nan])
+def test_a_noise_that_no_sum_can_state_is_refused(noise: float) -> None:
+    with raises(UsageError, "out-of-range", setting="noise"):
+        epsilon(noise=noise, rate=0.1, rounds=1, delta=1e-5)
+
+
+def test_the_noise_for_an_epsilon_stays_within_what_can_be_stated() -> None:
+    """A huge budget takes the least noise; at delta 1e-5 no noise gives an epsilon of 1e-6."""
+    assert noise_for(1e9, rate=0.1, rounds=1, delta=1e-5) == pytest.approx(0.05, abs=1e-3)
+    with raises(UsageError, "out-of-range", setting="epsilon", got=1e-6):
+        noise_for(1e-6, rate=0.1, rounds=1, delta=1e-5)

@@ -1,10 +1,24 @@
 import math
+import tracemalloc
 from dataclasses import replace
 
 import pytest
 import torch
+from campaign import limited
 
-from fedatlas.algorithms import clipped, dp_fedavg, fedavgm, feddisco, fedmix, fedper, fedprox, ifca, scaffold
+from fedatlas.algorithms import (
+    clipped,
+    dp_fedavg,
+    fedavgm,
+    feddisco,
+    feddyn,
+    fedmix,
+    fedper,
+    fedprox,
+    ifca,
+    qffl,
+    scaffold,
+)
 from fedatlas.algorithms.clustered import clustered
 from fedatlas.algorithms.dp_fedavg import NoisySum, _secure_normal
 from fedatlas.errors import UsageError
@@ -84,7 +98,7 @@ def test_secure_noise_is_normal_and_never_the_same() -> None:
 
 @pytest.mark.parametrize(
     "base",
-    [scaffold(), feddisco(), fedmix(), clustered(), ifca(), clipped()],
+    [scaffold(), feddisco(), fedmix(), clustered(), ifca(), clipped(), feddyn(), qffl()],
     ids=lambda base: base.name,
 )
 def test_a_base_that_sends_more_or_depends_on_others_is_refused(base: Algorithm) -> None:
@@ -112,7 +126,31 @@ def test_what_would_break_the_promise_afterwards_is_refused() -> None:
             change()
 
 
-@pytest.mark.parametrize(("setting", "value"), [("clip", 0.0), ("noise", -1.0), ("delta", 0.0), ("delta", 1.0)])
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *(("clip", value) for value in (0.0, math.nan, math.inf, 1e31)),
+        *(
+            ("noise", value)
+            for value in (-1.0, 1e-160, 1e-4, 1e-3, 3e-3, 0.01, 0.049, 1.1e6, 1e160, math.inf, math.nan)
+        ),
+        *(("delta", value) for value in (0.0, 1.0, math.nan)),
+    ],
+)
 def test_a_setting_out_of_range_is_refused(setting: str, value: float) -> None:
     with raises(UsageError, "out-of-range", setting=f"NoisySum({setting})"):
         dp_fedavg(**{setting: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.3, 1.0, 1e6])
+@pytest.mark.parametrize("clip", [1e-30, 1e30])
+def test_every_noise_that_is_taken_is_stated_at_once_in_little_memory(noise: float, clip: float) -> None:
+    """The largest clip and noise leave numbers that a float32 holds."""
+    tracemalloc.start()
+    with limited(20):
+        change, found = combined(NoisySum(noise=noise, clip=clip), change_cohort(1, 2, size=2, clients=200))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.remarks["noisy_sum"]["epsilon"] > 0
+    assert math.isfinite(change)
+    assert peak < 50e6

@@ -21,6 +21,8 @@ from fedatlas.errors import UsageError
 
 ORDERS = (*(1 + x / 10 for x in range(1, 100)), *map(float, range(11, 64)), 128.0, 256.0, 512.0, 1024.0)
 """The orders a among which the best is taken."""
+LEAST_NOISE, MOST_NOISE = 0.05, 1e6
+"""With less, one round costs an epsilon of hundreds, and the sum below gets ever more terms; more overflows."""
 STEP = 1 / 16
 """Of the sum that stands for the integral, in widths of what changes fastest; such a sum converges very fast."""
 
@@ -48,6 +50,13 @@ def epsilon(*, noise: float, rate: float, rounds: int, delta: float) -> float:
         return 0.0
     if noise == 0:
         return math.inf
+    if not LEAST_NOISE <= noise <= MOST_NOISE:
+        raise UsageError(
+            f"noise must be 0 or in [{LEAST_NOISE:g}, {MOST_NOISE:g}], got {noise}.",
+            code="out-of-range",
+            got=noise,
+            setting="noise",
+        )
     found = (
         rounds * rdp(order, rate, noise) + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
         for order in ORDERS
@@ -63,11 +72,18 @@ def noise_for(target: float, *, rate: float, rounds: int, delta: float) -> float
         )
 
     def costs(noise: float) -> float:
-        return epsilon(noise=noise, rate=rate, rounds=rounds, delta=delta)
+        return math.inf if noise < LEAST_NOISE else epsilon(noise=noise, rate=rate, rounds=rounds, delta=delta)
 
     low, high = 0.0, 1.0
     while costs(high) > target:
         low, high = high, 2 * high
+        if high > MOST_NOISE:
+            raise UsageError(
+                f"no noise up to {MOST_NOISE:g} gives an epsilon of {target} at delta {delta}. Take a larger epsilon.",
+                code="out-of-range",
+                got=target,
+                setting="epsilon",
+            )
     while high - low > 1e-3:
         middle = (low + high) / 2
         low, high = (middle, high) if costs(middle) > target else (low, middle)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.algorithms.accountant import epsilon
+from fedatlas.algorithms.accountant import LEAST_NOISE, MOST_NOISE, epsilon
 from fedatlas.algorithms.over_base import over
 from fedatlas.algorithms.registry import recipe
 from fedatlas.errors import UsageError
@@ -28,6 +28,9 @@ from fedatlas.parts.tensor_math import weighted_sum, zeros_like
 from fedatlas.parts.types import Cohort, Tensors
 from fedatlas.parts.weighting import ByExamples, Equal
 from fedatlas.seeds import generator
+
+MOST_CLIP = 1e30
+"""So that no float32 overflows, whatever the noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +52,10 @@ class NoisySum(Combination):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check("clip", self.clip, 0 < self.clip < math.inf, "a positive number")
-        _check("noise", self.noise, 0 <= self.noise < math.inf, "0 or a positive number")
+        _check("clip", self.clip, 0 < self.clip <= MOST_CLIP, f"above 0 and at most {MOST_CLIP:g}")
+        stated = LEAST_NOISE <= self.noise <= MOST_NOISE
+        span = f"0 for none, or in [{LEAST_NOISE:g}, {MOST_NOISE:g}], where it buys an epsilon"
+        _check("noise", self.noise, self.noise == 0 or stated, span)
         _check("delta", self.delta, 0 < self.delta < 1, "in (0, 1)")
 
     def combine(self, gathered: Gathered, memory: Tensors, cohort: Cohort) -> tuple[Gathered, Tensors]:
