@@ -80,6 +80,64 @@ def test_a_change_out_of_scale_is_left_out(lie: str, tmp_path: Path) -> None:
     assert all(LIAR not in line["answered"] for line in run.rounds)
 
 
+Part = Callable[[str, torch.Tensor], torch.Tensor]
+STATISTICS: dict[str, tuple[Part, str]] = {
+    "means and 1e6": (lambda name, t: t + 1e6 if "mean" in name else t, "its running_mean moved"),
+    "variances and 1e14": (lambda name, t: t + 1e14 if "var" in name else t, "its running_var moved"),
+    "negative variances": (lambda name, t: -10 * t if "var" in name else t, "a variance is -"),
+    "a variance a little below 0": (lambda name, t: t.clamp(max=-1e-5) if "var" in name else t, "a variance is -1e-05"),
+    "infinite means": (lambda name, t: t / 0 if "mean" in name else t, "NaN or infinity"),
+}
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    ["fedavg", "multi_krum", *(pytest.param(own, marks=pytest.mark.slow) for own in ("krum", "median", "clipped"))],
+)
+@pytest.mark.parametrize("lie", STATISTICS)
+def test_an_honest_change_with_false_running_statistics_is_left_out(lie: str, algorithm: str, tmp_path: Path) -> None:
+    part, reason = STATISTICS[lie]
+
+    def lying(content: RecordDict) -> RecordDict:
+        own = content.array_records["buffers"].to_torch_state_dict()
+        content["buffers"] = ArrayRecord(OrderedDict((name, part(name, tensor)) for name, tensor in own.items()))
+        return content
+
+    run = play(tmp_path, "train", lying, f"algorithm.name={algorithm}", "model.norm=batch")
+    assert reason in reasons(run)
+    assert {entry["client"] for line in run.rounds for entry in line["left_out"]} == {LIAR}
+    assert all(LIAR not in line["answered"] for line in run.rounds)
+    assert "evaluation" in run.rounds[-1]
+    buffers = run.checkpoint().state.buffers
+    assert all(float(tensor.abs().max()) < 1e3 for tensor in buffers.values())
+
+
+def test_of_two_nodes_false_running_statistics_ruin_the_round_and_not_the_model(tmp_path: Path) -> None:
+    """Nobody can say which of two is out of scale; the round changes nothing."""
+
+    def lying(content: RecordDict) -> RecordDict:
+        own = content.array_records["buffers"].to_torch_state_dict()
+        own = OrderedDict((name, tensor + 1e14) for name, tensor in own.items())
+        content["buffers"] = ArrayRecord(own)
+        return content
+
+    (tmp_path / "data").mkdir()
+    config = config_of("fedavg", "model.norm=batch", count=2)
+    (tmp_path / "run.toml").write_text(config.to_toml())
+
+    def tamper(name: str, message: Message, content: RecordDict) -> RecordDict:
+        own = (name, message.metadata.message_type, message.metadata.group_id)
+        return lying(content) if own == (LIAR, "train", "2") else content
+
+    nodes = handed_out(clients(2), tmp_path / "data")
+    run = serve(config, InProcessGrid(make_client_app(tmp_path / "run.toml"), nodes, tamper=tamper), tmp_path / "run")
+    (entry,) = run.rounds[1]["left_out"]
+    assert run.rounds[1]["answered"] == []
+    assert entry["client"] == "all"
+    assert "the model's running statistics would be" in entry["reason"]
+    assert all(float(tensor.abs().max()) < 1e3 for tensor in run.checkpoint().state.buffers.values())
+
+
 def test_a_client_that_claims_many_examples_does_not_own_the_model(tmp_path: Path) -> None:
     """Five clients: the liar counts 10 / (10 + 4), not 0.9999998."""
 
@@ -208,6 +266,35 @@ def test_lengths_are_compared_with_the_median() -> None:
     assert out_of_scale(uploads, 150) == out_of_scale(uploads, None) == {}
     assert out_of_scale({"a": _upload(1.0), "b": _upload(1e5)}, 100) == {}  # nobody can say which of two
     assert out_of_scale({"a": _upload(0.0), "b": _upload(0.0), "c": _upload(1e5)}, 100) == {}
+
+
+def _moved(**buffers: list[float]) -> Upload:
+    own = {name.replace("__", "."): torch.tensor(values) for name, values in buffers.items()}
+    return replace(_upload(1.0), buffers=own)
+
+
+def test_moves_of_running_statistics_are_compared_by_kind() -> None:
+    """All begin at mean 0 and variance 1; a median variance moves by 1e4, a median mean by 1, that of d by 101."""
+    start = {"norm.running_mean": torch.tensor([0.0]), "norm.running_var": torch.tensor([1.0])}
+    uploads = {name: _moved(norm__running_mean=[1.0], norm__running_var=[1e4]) for name in "abc"}
+    uploads["d"] = _moved(norm__running_mean=[-101.0], norm__running_var=[1e4])
+    received = dict.fromkeys(uploads, start)
+    assert list(out_of_scale(uploads, 100, received)) == ["d"]
+    assert "its running_mean moved 101 times as far" in out_of_scale(uploads, 100, received)["d"]
+    assert out_of_scale(uploads, 102, received) == out_of_scale(uploads, None, received) == {}
+    assert out_of_scale({name: uploads[name] for name in "ad"}, 100, received) == {}
+    # A client of another group began elsewhere.
+    assert out_of_scale(uploads, 100, received | {"d": {**start, "norm.running_mean": torch.tensor([-100.0])}}) == {}
+
+
+def test_ruined_running_statistics_are_told_from_those_that_begin() -> None:
+    """From length 1 to 2000 is allowed, 1000 * (1 + 1); to 2001 only if all clients have such data."""
+    before = ServerState(round=0, shared={}, buffers={"v": torch.tensor([1.0])}, memory={})
+    assert ruined(before, replace(before, buffers={"v": torch.tensor([2000.0])})) is None
+    after = replace(before, buffers={"v": torch.tensor([2001.0])})
+    assert "the model's running statistics would be 2,001 times as long as before" in str(ruined(before, after))
+    assert ruined(before, after, [_moved(v=[1.0]), _moved(v=[1e9])]) is not None
+    assert ruined(before, after, [_moved(v=[1500.0]), _moved(v=[2500.0])]) is None
 
 
 def test_a_ruined_model_is_told_from_a_large_step() -> None:

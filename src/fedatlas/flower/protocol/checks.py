@@ -40,6 +40,10 @@ MOST_SURVEYED = 1e4
 """The largest number in a reply to a survey, and in a note that is one number, such as a loss."""
 MOST_CHANGED, MOST_NOTED = 1e6, 1e15
 """The largest number in a change of parameters, and in other tensors, which may count or sum something."""
+VARIANCE = "running_var"
+"""What PyTorch's normalisation layers call the buffer."""
+ROUNDED = 1e-6
+"""The server's mean of variances near 0 may be so much below it; a layer adds more before it takes the root."""
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool)
@@ -62,6 +66,7 @@ def check_upload(records: RecordDict, expected: Expectations, client: int, num_e
     about = values(records, ABOUT)
     _check_tensors(CHANGE, _arrays(records, CHANGE), expected.change)
     _check_tensors(BUFFERS, _arrays(records, BUFFERS), expected.buffers)
+    _check_variances(tensors(records.array_records[BUFFERS]))
     for name in ("num_examples", "num_steps"):
         count = about.get(name)
         if not isinstance(count, int) or not 0 <= count < 1 << 62:
@@ -231,6 +236,16 @@ def _check_range(name: str, tensor: torch.Tensor, most: float) -> None:
             name=name,
             got=got,
         )
+
+
+def _check_variances(buffers: Tensors) -> None:
+    """Raise BadReplyError if a running variance is below 0 by more than rounding leaves: its root would be NaN."""
+    for name, tensor in buffers.items():
+        if name.rpartition(".")[2] == VARIANCE and tensor.numel() and not float(tensor.min()) >= -ROUNDED:
+            got = float(tensor.min())
+            raise BadReplyError(
+                f"{BUFFERS} {name}: a variance is {got:.3g}, wanted 0 or more", code="out-of-range", name=name, got=got
+            )
 
 
 def _check_tensors(title: str, record: ArrayRecord, expected: Shapes) -> None:

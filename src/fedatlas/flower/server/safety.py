@@ -7,7 +7,7 @@ that is closer, such as ``clipped`` or ``trimmed_mean``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
@@ -18,6 +18,7 @@ from torch import Tensor
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.combination import norms
+from fedatlas.parts.tensor_math import add
 from fedatlas.parts.types import Cohort, ServerState, Tensors, Upload
 from fedatlas.parts.weighting import Weighting
 
@@ -65,30 +66,59 @@ def capped_weights(algorithm: Algorithm, times: float | None) -> Algorithm:
         return algorithm
 
 
-def out_of_scale(uploads: Mapping[str, Upload], times: float | None) -> dict[str, str]:
-    """Return the clients whose change is far longer than the median one, and by how much."""
+def out_of_scale(
+    uploads: Mapping[str, Upload], times: float | None, received: Mapping[str, Tensors] | None = None
+) -> dict[str, str]:
+    """Return the clients whose change or running statistics went far beyond the median client's, and by how much.
+
+    ``received`` are the running statistics that each client got.
+    """
     if times is None or len(uploads) < FEW:
         return {}
-    lengths = dict(zip(uploads, norms([upload.change for upload in uploads.values()]).tolist(), strict=True))
-    usual = median(lengths.values())
-    if not usual > 0:
-        return {}
-    return {
-        name: f"its change is {length / usual:,.0f} times as long as the median one, and {times:g} times is the limit"
-        for name, length in lengths.items()
-        if length > times * usual
+    found = {
+        name: f"its change is {much:,.0f} times as long as the median one, and {times:g} times is the limit"
+        for name, much in _beyond({name: upload.change for name, upload in uploads.items()}, times)
     }
+    sent = received or {}
+    moves = {name: add(upload.buffers, sent[name], -1.0) for name, upload in uploads.items() if name in sent}
+    # Means and variances have other units, and the larger ones would hide the others.
+    for kind in dict.fromkeys(_kind(name) for move in moves.values() for name in move):
+        own = {name: {key: t for key, t in move.items() if _kind(key) == kind} for name, move in moves.items()}
+        for name, much in _beyond(own, times):
+            reason = f"its {kind} moved {much:,.0f} times as far as the median one, and {times:g} times is the limit"
+            found.setdefault(name, reason)
+    return found
 
 
-def ruined(before: ServerState, after: ServerState) -> str | None:
-    """Return in words how a round has ruined the model, or None."""
+def ruined(before: ServerState, after: ServerState, uploads: Sequence[Upload] = ()) -> str | None:
+    """Return in words how a round has ruined the model, or None.
+
+    Running statistics may become as long as those of the client with the shortest: they begin at 0 and 1, and the data
+    may be far from that.
+    """
     for name, tensor in _tensors(after):
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             return f"{name} would hold NaN or infinity"
-    first, then = (_length(state) for state in (before, after))
-    if then > EXPLODED * (first + 1):
-        return f"the model's parameters would be {then / (first or 1):,.0f} times as long as before"
+    own = norms([upload.buffers for upload in uploads]).tolist() if uploads else []
+    for title in ("parameters", "running statistics"):
+        first, then = (_length(state, title) for state in (before, after))
+        usual = max(first, min(own)) if own and title != "parameters" else first
+        if then > EXPLODED * (usual + 1):
+            return f"the model's {title} would be {then / (first or 1):,.0f} times as long as before"
     return None
+
+
+def _beyond(terms: Mapping[str, Tensors], times: float) -> Iterator[tuple[str, float]]:
+    """Yield whose tensors are more than so many times as long as the median ones, and how many times."""
+    lengths = dict(zip(terms, norms(list(terms.values())).tolist(), strict=True))
+    usual = median(lengths.values())
+    for name, length in lengths.items():
+        if usual > 0 and length > times * usual:
+            yield name, length / usual
+
+
+def _kind(buffer: str) -> str:
+    return buffer.rpartition(".")[2]
 
 
 def _tensors(state: ServerState) -> Iterator[tuple[str, Tensor]]:
@@ -97,7 +127,7 @@ def _tensors(state: ServerState) -> Iterator[tuple[str, Tensor]]:
         yield from kept.buffers.items()
 
 
-def _length(state: ServerState) -> float:
-    """Return the Euclidean length of all shared parameters, those of groups too."""
-    everyone: list[Tensors] = [state.shared, *(group.shared for group in state.groups)]
+def _length(state: ServerState, title: str) -> float:
+    """Return the Euclidean length of all shared parameters or buffers, those of groups too."""
+    everyone = [kept.shared if title == "parameters" else kept.buffers for kept in (state, *state.groups)]
     return math.hypot(*norms(everyone).tolist())

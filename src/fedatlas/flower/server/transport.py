@@ -188,7 +188,7 @@ class FlowerClients:
             others = [c for c in range(len(self.members)) if c not in tested]
             asked_only = self._ask_tests(due.shared, due.buffers, others, due.round)
             arriving = self._with_scores(due, arriving, asked_only, scores)
-        return self._uploads(arriving, list(asked), first, remembers)
+        return self._uploads(arriving, asked, first, remembers)
 
     def _with_scores(
         self,
@@ -206,17 +206,18 @@ class FlowerClients:
     def _uploads(
         self,
         arriving: Iterator[tuple[str, Upload]],
-        names: Sequence[str],
+        asked: Mapping[str, Assignment],
         first: Assignment,
         remembers: Mapping[int, bool],
     ) -> Iterator[Upload]:
         """Yield the uploads when all replies are in; yield none if there are too few."""
         answers = dict(arriving)
         most = None if self.algorithm.private else self.exchange.settings.most_change
-        for name, reason in out_of_scale(answers, most).items():
+        received = {name: assignment.buffers for name, assignment in asked.items()}
+        for name, reason in out_of_scale(answers, most, received).items():
             self.exchange.leave_out(name, "training", reason)
             del answers[name]
-        least = self.exchange.settings.least(len(names))
+        least = self.exchange.settings.least(len(asked))
         if len(answers) < least:
             self.exchange.leave_out(
                 "all", "round", f"{len(answers)} replies, at least {least} are needed: the model stays as it is"
@@ -224,7 +225,7 @@ class FlowerClients:
             return
         turn = {TURN: torch.tensor(first.turn)} if first.turn else {}
         state = {REMEMBERS: {ROUND: torch.tensor(first.round), **turn}}
-        for upload in (answers[name] for name in names if name in answers):
+        for upload in (answers[name] for name in asked if name in answers):
             if remembers[upload.client] or upload.client in self.memory or upload.client in self._pending:
                 self._pending[upload.client] = state
             yield upload
@@ -310,7 +311,7 @@ class FlowerClients:
 
     def takes(self, before: ServerState, after: ServerState, uploads: Sequence[Upload]) -> bool:
         """Return whether a round left the model whole; if not, the record names all who were in it."""
-        fault = ruined(before, after)
+        fault = ruined(before, after, uploads)
         if fault is None:
             return True
         names = ", ".join(self.members[upload.client].name for upload in uploads)
