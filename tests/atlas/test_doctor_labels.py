@@ -48,6 +48,12 @@ def test_two_inverted_clients_of_six_are_named() -> None:
     assert set(find_inverted(_two_classes(2.0, 1.5, -1.8, 2.2, -2.0, 1.9)).inverted) == {2, 4}
 
 
+def test_many_ways_that_are_turned_round_are_the_nature_of_the_clients() -> None:
+    ways = [0.9, -0.6, 0.8, 0.5, -0.9, 0.7, 0.4, 1.0, -0.7, 0.6, 0.8, -0.5]
+    found = find_inverted(_two_classes(*ways))
+    assert found.inverted == {}
+
+
 def test_two_sides_of_one_size_disagree_and_none_is_named() -> None:
     assert find_inverted(_two_classes(2.0, 2.0, -2.0, -2.0)) == Inversion({}, {}, ((0, 1), (2, 3)))
 

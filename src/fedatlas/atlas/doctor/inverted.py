@@ -10,11 +10,11 @@ eigenvector of z put the clients on two sides. Of the smaller side those are ala
 others, with the signs of their sides. Two sides of the same size disagree; which of them is wrong cannot be told.
 
 An alarm says that chance did not turn a way round; nature may have, where clients' effects differ. So a client is named
-only if the others show that they do not differ that much. With the alarms turned round, each way on the mean of all
-other ways is a number a_i with noise v_i. The others' have the mean m and, beyond noise, the variance t. A tenth of the
-others at most, the farthest, are left out, and t is shrunk towards (0.2 m)^2 with the weight of 8 clients. The evidence
-is the log ratio of two Student densities: of a_i about -m and about m. One client of C is thought to be inverted before
-anything is seen, so log C is what it must exceed.
+only if the others show that they do not differ that much. With the alarms turned round, unless they are so many that it
+must be nature, each way on the mean of all other ways is a number a_i with noise v_i. The others' have the mean m and,
+beyond noise, the variance t. A tenth of the others at most, the farthest, are left out, and t is shrunk to (0.2 m)^2
+with the weight of 8 clients. The evidence is the log ratio of two Student densities: of a_i about -m and about m. One
+client of C is thought to be inverted before anything is seen, so log C is what it must exceed.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ USUAL_SPREAD, WEIGHT = 0.2, 8.0
 MANY, KEPT, NEAR = 8, 0.9, 2.5
 """From so many others on, so large a share of them is kept, or all within so many standard deviations."""
 STEPS = 30
+FEW, FEW_SHARE = 2, 0.2
+"""More alarms than either are no faults of single clients but the nature of all."""
 
 
 class Inversion(NamedTuple):
@@ -116,7 +118,8 @@ def _evidence(ways: NDArray[np.float64], noise: NDArray[np.float64], alarms: Seq
     if not alarms:
         return {}
     signs = np.ones(len(ways))
-    signs[list(alarms)] = -1.0
+    if len(alarms) <= max(FEW, FEW_SHARE * len(ways)):
+        signs[list(alarms)] = -1.0
     turned = ways * signs[:, None]
     noise = np.maximum(noise, 1e-12)
     usual = noise.mean(1)
@@ -126,7 +129,7 @@ def _evidence(ways: NDArray[np.float64], noise: NDArray[np.float64], alarms: Seq
     others /= np.maximum(np.linalg.norm(others, axis=1), 1e-12)[:, None]
     along, variances = (others * turned).sum(1), (np.square(others) * noise).sum(1)
     return {
-        j: _log_ratio(-float(along[j]), float(variances[j]), *_effect(np.delete(along, j), np.delete(variances, j)))
+        j: _log_ratio(signs[j] * along[j], variances[j], *_effect(np.delete(along, j), np.delete(variances, j)))
         for j in alarms
     }
 
@@ -159,4 +162,4 @@ def _log_ratio(along: float, noise: float, mean: float, variance: float, freedom
     if mean <= 0:
         return 0.0
     far = [(along - centre) ** 2 / (variance + noise) / freedom for centre in (mean, -mean)]
-    return (freedom + 1) / 2 * (math.log1p(far[0]) - math.log1p(far[1]))
+    return float((freedom + 1) / 2 * (math.log1p(far[0]) - math.log1p(far[1])))

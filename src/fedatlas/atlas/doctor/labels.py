@@ -49,7 +49,9 @@ def find_wrong_labels(summary: Summary, groups: Tensor, names: Sequence[str], cl
         found = _accuse(summary, groups, {*inversion.inverted, *first.swapped, *first.noisy, *first.maybe_noisy})
     suspects = {i: _inverted(names[i], evidence, classes) for i, evidence in inversion.inverted.items()}
     suspects |= {i: _swapped(names[i], own, classes) for i, own in found.swapped.items()}
-    suspects |= {i: _noisy(names[i], fit, found.among[i]) for i, fit in found.noisy.items() if i not in suspects}
+    # An effect that is turned round by nature looks as if most labels were random.
+    settled = {*suspects, *inversion.untold}
+    suspects |= {i: _noisy(names[i], fit, found.among[i]) for i, fit in found.noisy.items() if i not in settled}
     rare = rare_clients(summary.counts)
     untold = {i: _maybe_noisy(names[i], fit, rare.get(i)) for i, fit in found.maybe_noisy.items()}
     untold |= {i: _maybe_inverted(names[i], evidence, classes) for i, evidence in inversion.untold.items()}
