@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedatlas import check, federate, load_dataset
+from fedatlas.atlas.doctor.advice import Advice
+from fedatlas.atlas.doctor.diagnosis import Diagnosis, Member
 from fedatlas.atlas.doctor.suspect import Cells, Suspect
+from fedatlas.atlas.verdict import Finding
 from fedatlas.config.reopen import run_federation
 from fedatlas.data import NaturalId
 from fedatlas.report import write_page
@@ -157,3 +160,103 @@ def test_a_name_brings_the_top_of_its_card_into_view(browser: "Browser", tmp_pat
             )
         still = "() => getComputedStyle(document.getElementById('card')).position"
         assert page.evaluate(still) == ("sticky" if size is DESKTOP else "static")
+
+
+def _diagnosis(**findings: Finding) -> Diagnosis:
+    """Two groups of two clients, whom nobody suspects, and in what they differ."""
+    ways = dict.fromkeys(("inputs", "label_shares", "labelling"), Finding(False, 0.0, "No."))
+    advice = (
+        Advice("fedatlas train --data mine.npz --use group", "a model for each group that gains"),
+        Advice("fedatlas compare fedavg fedper --data mine.npz", "each client's own last layer"),
+    )
+    people = tuple(Member(name=f"c{i}", examples=40, classes=2) for i in range(4))
+    return Diagnosis(
+        **(ways | findings),
+        data="mine",
+        clients=people,
+        num_classes=2,
+        groups=(0, 0, 1, 1),
+        suspects=(),
+        different=(),
+        remarks=(),
+        advice=advice,
+        seconds=0.0,
+    )
+
+
+def _served(folder: Path, *algorithms: str) -> list[Run]:
+    """Under the first algorithm the second group is served badly, under the others all are served well."""
+    clients = [client(f"c{i}") for i in range(4)]
+    return [
+        write_run(
+            folder / name, clients, lambda r, c, bad=(i == 0): 20 + c if bad and c > 1 else 90 - c, algorithm=name
+        )
+        for i, name in enumerate(algorithms)
+    ]
+
+
+GAP = "ts whole group, group 1, is served badly: mean accuracy 23 %, of the others 90 %."
+CAUSES = {
+    "labels": (
+        {"labelling": Finding(True, 0.5, "'0' in group 0 is '1' in group 1: this explains 100 % of their difference.")},
+        "Labels mean other things in other groups: '0' in group 0 is '1' in group 1: this explains 100 % of their "
+        f"difference. I{GAP}",
+    ),
+    "inputs": (
+        {"inputs": Finding(True, 2.0, "The same class differs between groups 0 and 1, 2.0 times as much.")},
+        f"Inputs differ. The same class differs between group 0 and group 1, 2.0 times as much. I{GAP}",
+    ),
+    "inputs of others": (
+        {"inputs": Finding(True, 2.0, "The same class differs between groups 2 and 3, 2.0 times as much.")},
+        f"The cause is not known. What stands out: i{GAP}",
+    ),
+    "shares of the labels": (
+        {"label_shares": Finding(True, 0.5, "By 0.50, where 0 is chance.")},
+        f"The cause is not known. What stands out: i{GAP}",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", CAUSES)
+def test_the_first_answer_says_what_the_check_found_about_the_worst_served(
+    browser: "Browser", tmp_path: Path, way: str
+) -> None:
+    found, said = CAUSES[way]
+    path = write_page(tmp_path / "page.html", runs=_served(tmp_path, "fedavg"), diagnosis=_diagnosis(**found))
+    with open_page(browser, path) as page:
+        assert page.inner_text("#answers .answer >> nth=1").split("\n")[-1] == said
+        assert "What to try first?" in page.inner_text("#answers .answer >> nth=2")
+
+
+def test_shares_of_the_labels_are_named_where_nothing_else_stands_out(browser: "Browser", tmp_path: Path) -> None:
+    run, found = _served(tmp_path, "other", "fedavg")[1], Finding(True, 0.5, "By 0.50, where 0 is chance.")
+    path = write_page(tmp_path / "page.html", runs=[run], diagnosis=_diagnosis(label_shares=found))
+    with open_page(browser, path) as page:
+        assert (
+            page.inner_text("#answers .answer >> nth=1").split("\n")[-1]
+            == "The cause is not known. Clients differ in the shares of their labels. By 0.50, where 0 is chance."
+        )
+
+
+def test_what_a_page_holds_is_ticked_off_and_the_next_step_comes_first(browser: "Browser", tmp_path: Path) -> None:
+    runs = _served(tmp_path, "fedavg", "grouped")
+    with open_page(browser, write_page(tmp_path / "page.html", runs=runs, diagnosis=_diagnosis())) as page:
+        words = page.inner_text("#answers .answer >> nth=2").replace("\u00a0", " ")
+        assert words.startswith("What to try next?\n\n✓ Done: grouped serves all 4 clients at 87 % or better.")
+        assert page.inner_text("#answers .answer code") == "fedatlas compare fedavg fedper --data mine.npz"
+        assert "1 more command" in words
+        tried = page.locator("#try [data-command]")
+        commands = [own.get_attribute("data-command") or "" for own in tried.all()]
+        assert [command.split()[1] for command in commands] == ["compare", "export", "train"]
+        assert "✓ Done: grouped serves all 4 clients" in tried.nth(2).inner_text().replace("\u00a0", " ")
+        assert commands[1].endswith("--client c0")
+
+
+def test_a_page_on_which_all_is_done_says_so(browser: "Browser", tmp_path: Path) -> None:
+    diagnosis = replace(_diagnosis(), advice=_diagnosis().advice[1:])
+    with open_page(
+        browser, write_page(tmp_path / "page.html", runs=_served(tmp_path, "fedavg", "fedper"), diagnosis=diagnosis)
+    ) as page:
+        words = page.inner_text("#answers .answer >> nth=2").replace("\u00a0", " ")
+        assert words == "What to try next?\n\n✓ Done: fedper serves all 4 clients at 87 % or better."
+        assert page.locator("#try [data-command]").count() == 1

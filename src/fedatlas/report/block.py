@@ -156,7 +156,7 @@ def data_block(subject: Subject, *, share: bool = False) -> dict[str, Any]:
         "reasons": find_reasons(members, shown, worst, people, points),
         "pictures": strips_block(previews, shown, [*suspects, *worst]),
         "rows": rows_block(previews, shown, [*suspects, *worst]),
-        "advice": advice_block(subject.runs, findings, members, given),
+        "advice": advice_block(subject.runs, groups, findings, members, given),
         "act": act_block(subject.runs, members, given, subject.config),
         "settings": settings_block(groups) if groups else None,
     }

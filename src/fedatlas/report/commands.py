@@ -12,6 +12,7 @@ import tomli_w
 
 from fedatlas.config.schema import SETTINGS
 from fedatlas.report.findings import Findings
+from fedatlas.report.groups import Group
 from fedatlas.report.members import Members
 from fedatlas.runs.run import CONFIG, Run
 from fedatlas.runs.schema import read_config_file
@@ -27,9 +28,9 @@ def run_options(runs: Sequence[Run]) -> str | None:
 
 
 def advice_block(
-    runs: Sequence[Run], findings: Findings | None, members: Members, given: str | None
+    runs: Sequence[Run], groups: Sequence[Group], findings: Findings | None, members: Members, given: str | None
 ) -> list[dict[str, str]]:
-    """Return commands to try, the most urgent first, each with what it is for."""
+    """Return commands to try, the most urgent first, each with what it is for and the algorithm that has done it."""
     said: list[tuple[str, str]] = []
     folder = shlex.quote(str(runs[0].folder)) if runs else None
     if findings is not None:
@@ -49,15 +50,27 @@ def advice_block(
             said.append((grouped, "a model for each group of clients, where a trial shows that the group gains"))
         if members.held_out.any():
             said.append((f"fedatlas adapt {folder}", "bring in the clients that were held out"))
-    done = {run.name for run in runs}
-    told = [(command, why) for command, why in dict(said).items() if not _compared(command, done)]
-    return [{"command": command, "why": why} for command, why in told]
+    told = [{"command": command, "why": why, "done": _done(command, groups)} for command, why in dict(said).items()]
+    by_group = {own["done"] for own in told if own["done"] and _is_by_group(own["command"])}
+    for group in groups:
+        if group.label in by_group:
+            export = shlex.join(["fedatlas", "export", str(group.runs[0].folder), "--client", members.names[0]])
+            told.append({"command": export, "why": "write the model that a client uses to a file", "done": ""})
+    return told
 
 
-def _compared(command: str, done: set[str]) -> bool:
-    """Return whether a command compares algorithms that the page has already."""
+def _is_by_group(command: str) -> bool:
+    """Return whether a command of the check trains a model for each group: here, over a network, or in Python."""
+    return any(own in command for own in ("--use group", 'atlas.use=["group"]', "algorithms.grouped("))
+
+
+def _done(command: str, groups: Sequence[Group]) -> str:
+    """Return the algorithm on the page that has done what a command does: train by groups, or compare; else nothing."""
+    labels = {group.runs[0].name: group.label for group in groups}
     words = command.split()
-    return words[:2] == ["fedatlas", "compare"] and set(words[2:4]) <= done
+    if words[:2] == ["fedatlas", "compare"]:
+        return labels[words[3]] if set(words[2:4]) <= labels.keys() else ""
+    return next((labels[name] for name in labels if "grouped" in name and _is_by_group(command)), "")
 
 
 def act_block(runs: Sequence[Run], members: Members, given: str | None, config: str | None) -> dict[str, Any] | None:

@@ -113,7 +113,11 @@ class Served:
             return ""
         count = len(self.group.runs)
         if len(self.alike) > 1:
-            return f"mean over {count} runs" if len(self.alike) == count else f"mean over {len(self.alike)} of {count} runs"
+            return (
+                f"mean over {count} runs"
+                if len(self.alike) == count
+                else f"mean over {len(self.alike)} of {count} runs"
+            )
         seeds = set(self.alike[0].resolved["seeds"].values())
         return f"seed {seeds.pop()}" if len(seeds) == 1 else f"one of {count} runs"
 

@@ -87,10 +87,49 @@ function simplerPart(block, own, client) {
 function mainReason(block, client) {
   const reasons = block.reasons[client] || [];
   const gap = groupGap(block, client);
-  const first = reasons.find((one) => one.kind !== "few-tests")?.text ?? gap ?? reasons[0]?.text;
-  const sure = labelSuspect(block, client);
-  if (first) return `${sure ? "" : "The cause is not known. "}What stands out: ${first}.`;
+  const own = reasons.find((one) => one.kind !== "few-tests")?.text;
+  const first = own ?? gap ?? reasons[0]?.text;
+  if (first && labelSuspect(block, client)) return `What stands out: ${first}.`;
+  const cause = causeWords(block, client);
+  // The numbers of the check's groups and of those that are shown may differ.
+  const more = own ?? (checkGroup(block, client) === groupOf(client) ? gap : null);
+  if (cause) return more ? `${cause} ${sentence(more)}` : cause;
+  if (first) return `The cause is not known. What stands out: ${first}.`;
+  const shares = block.check?.shift.label_shares;
+  if (shares?.found && shares.evidence)
+    return `The cause is not known. Clients differ in the shares of their labels. ${shares.evidence}`;
   return block.shared ? "Reasons are left out of a copy that is shared." : sentence(nothingWords(block));
+}
+
+function checkGroup(block, client) {
+  return block.groupings.find((own) => own.key === "check")?.of[client];
+}
+
+function causeWords(block, client) {
+  // In what the check found the client's group to differ from another; nothing where it speaks of other groups.
+  const { inputs, labelling } = block.check?.shift ?? {};
+  const groups = (own) =>
+    own?.found
+      ? [...own.evidence.matchAll(/\bgroups? (\d+)(?: and (\d+))?/g)].flatMap(([, ...both]) => both.map(Number))
+      : [];
+  const own = checkGroup(block, client);
+  // Where inputs are alike, all groups differ by what labels mean.
+  if (groups(labelling).includes(own) || (groups(labelling).length && !inputs.found))
+    return `Labels mean other things in other groups: ${withGroupNames(block, labelling.evidence)}`;
+  return groups(inputs).includes(own) ? `Inputs differ. ${withGroupNames(block, inputs.evidence)}` : null;
+}
+
+export function withGroupNames(block, text) {
+  // A group of one client is called by that client's name, as on the rest of the page.
+  const of = block.groupings.find((own) => own.key === "check")?.of || [];
+  const name = (group) => {
+    const members = [...of.keys()].filter((client) => of[client] === group);
+    return members.length === 1 ? clip(block.clients.name[members[0]], 40) : `group ${group}`;
+  };
+  return text.replace(
+    /\bgroups (\d+) and (\d+)/g,
+    (_, one, other) => `${name(Number(one))} and ${name(Number(other))}`,
+  );
 }
 
 function sentence(words) {
@@ -197,12 +236,14 @@ export function labelSuspect(block, client) {
 
 export function firstAction(block) {
   // One thing to do, with the command that does it: check, or repair and train without it until then, or the advice.
-  const check = block.advice.find((own) => own.command.startsWith("fedatlas check "));
+  const open = block.advice.filter((own) => !own.done);
+  const check = open.find((own) => own.command.startsWith("fedatlas check "));
   if (!block.check && check) return { words: "Check the data and the labels.", own: check };
   const first = block.check?.suspects[0];
   const named = first ? commandsFor(block, first.client) : [];
-  const train = block.check ? block.advice.find((one) => one.command.startsWith("fedatlas train")) : null;
-  const own = named[0] || train || block.advice[0];
+  const train = block.check ? open.find((one) => one.command.startsWith("fedatlas train")) : null;
+  const own = named[0] || train || open[0];
+  if (!own) return null;
   if (!first?.look) return { words: own.why ? `${adviceWords(own)}.` : "", own };
   return {
     words: `Look at ${first.look}.`,
@@ -211,12 +252,30 @@ export function firstAction(block) {
   };
 }
 
+export function doneWords(block, { done }) {
+  // How an algorithm that the page holds already serves the clients.
+  const own = block.algorithms.find((one) => one.label === done);
+  const found = known([...own.value].filter((_, client) => !block.clients.held_out[client]));
+  const whose = own.of ? ` (${own.of})` : "";
+  if (!found.length) return `Done: ${clip(done, 28)} is on this page`;
+  const least = `${metric.percent ? "" : `${metric.title} `}${told(worstOf(found))} or better`;
+  return `Done: ${clip(done, 28)} serves all ${plural(found.length, "client")} at ${least}${whose}`.replaceAll(
+    " %",
+    "\u00a0%",
+  );
+}
+
 function tryAnswer(block) {
   if (!block.advice.length) return null;
-  const { words, own, after } = firstAction(block);
-  const more = block.advice.length - 1;
+  const done = block.advice.filter((one) => one.done);
+  const ticked = done.map((one) => make("p", {}, "✓ ", doneWords(block, one), "."));
+  const action = firstAction(block);
+  if (!action) return answer("What to try next?", ticked);
+  const { words, own, after } = action;
+  const more = block.advice.length - done.length - 1;
   return answer(
-    "What to try first?",
+    done.length ? "What to try next?" : "What to try first?",
+    ticked,
     words ? make("p", {}, words) : null,
     after ? make("p", { class: "aside" }, after) : null,
     make("div", { class: "code" }, commandCode(own.command), copyButton(own.command)),

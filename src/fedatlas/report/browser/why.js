@@ -1,6 +1,6 @@
 // Why clients are served badly, each cause with its evidence; and what to try.
 
-import { adviceWords, firstAction, groupGap, nothingWords, worstClient } from "./answers.js";
+import { adviceWords, doneWords, firstAction, groupGap, nothingWords, withGroupNames, worstClient } from "./answers.js";
 import { scatter } from "./chart.js";
 import { clearlyBelow, meanOverClients } from "./compare.js";
 import { labelShares, nearest } from "./data.js";
@@ -180,19 +180,6 @@ function suspectLine(own) {
   );
 }
 
-function withGroupNames(text) {
-  // A group of one client is called by that client's name, as on the rest of the page.
-  const of = block.groupings.find((own) => own.key === "check")?.of || [];
-  const name = (group) => {
-    const members = [...of.keys()].filter((client) => of[client] === group);
-    return members.length === 1 ? clip(block.clients.name[members[0]], 40) : `group ${group}`;
-  };
-  return text.replace(
-    /\bgroups (\d+) and (\d+)/g,
-    (_, one, other) => `${name(Number(one))} and ${name(Number(other))}`,
-  );
-}
-
 function shiftPart() {
   if (!block.check) return null;
   const names = { inputs: "Inputs", label_shares: "Shares of the labels", labelling: "What labels mean" };
@@ -214,7 +201,7 @@ function shiftPart() {
             way === "labelling" ? (own.found ? "differs" : "does not differ") : own.found ? "differ" : "do not differ",
           ),
         ),
-        make("dd", {}, exact(withGroupNames(own.evidence), own.figures)),
+        make("dd", {}, exact(withGroupNames(block, own.evidence), own.figures)),
       ]),
     ),
     block.check.remarks.map((remark) => note(`Cannot be told: ${remark}`)),
@@ -231,11 +218,12 @@ function shiftPart() {
   );
 }
 
-export function commandLine(command, why) {
+export function commandLine(command, why, done = "") {
   return make(
     "div",
     { class: "command", "data-command": command },
     why ? make("p", {}, adviceWords({ command, why })) : null,
+    done ? make("p", { class: "aside" }, `✓ ${done}.`) : null,
     make("div", { class: "code" }, commandCode(command), copyButton(command)),
   );
 }
@@ -244,7 +232,9 @@ export function tryPart(data) {
   if (!data.advice.length) return null;
   const looks = new Set((data.check?.suspects || []).map((own) => own.look).filter(Boolean));
   const first = [...looks].slice(0, MOST_LOOKS);
-  const urgent = firstAction(data).own;
+  const urgent = firstAction(data)?.own;
+  const order = [urgent, ...data.advice.filter((own) => own !== urgent && !own.done)].filter(Boolean);
+  const done = data.advice.filter((own) => own.done);
   return [
     first.length
       ? make(
@@ -258,8 +248,9 @@ export function tryPart(data) {
           ),
         )
       : null,
-    // In the order of the first answer.
-    [urgent, ...data.advice.filter((own) => own !== urgent)].map((own) => commandLine(own.command, own.why)),
+    // In the order of the first answer, and last what the page holds already.
+    order.map((own) => commandLine(own.command, own.why)),
+    done.map((own) => commandLine(own.command, own.why, doneWords(data, own))),
     data.check && !data.algorithms.length
       ? note("A training of these data writes a page that has the same findings, and how each client is served.")
       : null,
