@@ -1,6 +1,7 @@
 """Guards on what users rely on: public names, the command line, the README."""
 
 import ast
+import os
 import re
 import shlex
 import subprocess
@@ -16,6 +17,7 @@ import fedatlas
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.cli.app import app
 from fedatlas.config.config import Config
+from fedatlas.training.settings import Settings
 from fedatlas.training.train import fingerprint
 
 ROOT = Path(__file__).parent.parent
@@ -73,6 +75,7 @@ OPTIONS = {
         "algorithms",
         "allow_code",
         "open_",
+        "local",
     },
     "demo": {"folder", "workers", "rounds"},
     "flower": set(),
@@ -159,16 +162,58 @@ def test_the_readme_example_runs(tmp_path: Path) -> None:
 
 
 def test_the_readme_s_first_command_has_the_clients_of_its_example() -> None:
-    readme = (ROOT / "README.md").read_text()
-    command = re.search(r"^fedatlas train --data digits .*?--folder \S+", readme, re.S | re.M)
-    assert command
-    words = shlex.split(command[0])
+    code, command = _readme_s_first()
+    words = shlex.split(command)
     settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
     config = Config.load(None, settings, data={"source": "digits"})
-    code = re.findall(r"```python\n(.*?)```", readme, re.S)[0]
     example: dict[str, Any] = {}
     exec(code[: code.index("print(")], example)
     assert fingerprint(config.federation()) == fingerprint(example["federation"])
+
+
+def test_the_readme_s_first_command_trains_as_its_example_does() -> None:
+    code, command = _readme_s_first()
+    (call,) = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call) and _is_train(node)]
+    given = {str(own.arg): ast.literal_eval(own.value) for own in call.keywords}
+    words = shlex.split(command)
+    settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+    config = Config.load(None, settings, model={"name": words[words.index("--model") + 1]})
+    example, found = Settings(**given), config.run_settings()
+    assert (found.model, found.work, found.plan, found.seeds) == (
+        example.model,
+        example.work,
+        example.plan,
+        example.seeds,
+    )
+    assert config.algorithm().optimizer == fedatlas.algorithms.fedavg().optimizer
+
+
+@pytest.mark.slow
+def test_the_readme_s_first_command_prints_the_figures_of_its_example(tmp_path: Path) -> None:
+    code, command = _readme_s_first()
+    run = {"cwd": tmp_path, "check": True, "timeout": 300, "capture_output": True, "text": True}
+    example = subprocess.run([sys.executable, "-c", code], **run).stdout  # type: ignore[call-overload]
+    words = [sys.executable, "-m", *shlex.split(command)]
+    table = subprocess.run(words, **run, env={**os.environ, "COLUMNS": "200"}).stdout  # type: ignore[call-overload]
+    readme = (ROOT / "README.md").read_text()
+    said = re.findall(r"^(?:fedavg|grouped) \S+ worst \S+$", example, re.M)
+    assert len(said) == 2
+    assert "\n".join(said) in readme
+    (told,) = re.findall(r"# the ten lines' second run: grouped (\S+), worst client (\S+)", readme)
+    assert {"grouped", *told} <= {*table.splitlines()[1].split()}
+    assert said[1] == f"grouped {float(told[0]):.0f}%, worst {float(told[1]):.0f}%"
+
+
+def _readme_s_first() -> tuple[str, str]:
+    """Return the README's ten lines, and the command beside them."""
+    readme = (ROOT / "README.md").read_text()
+    command = re.search(r"^fedatlas train --data digits .*?--folder \S+", readme, re.S | re.M)
+    assert command
+    return re.findall(r"```python\n(.*?)```", readme, re.S)[0], command[0]
+
+
+def _is_train(call: ast.Call) -> bool:
+    return ast.unparse(call.func) == "fedatlas.train"
 
 
 def test_the_table_of_algorithms_names_every_one() -> None:

@@ -11,6 +11,7 @@ from fedatlas.atlas.sources import make_atlas
 from fedatlas.cli import train_config
 from fedatlas.config.config import Config
 from fedatlas.runs.run import Run
+from report.pages import read_block
 
 
 def test_compare_reads_the_data_of_a_seed_once(arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +73,43 @@ def test_what_compare_cannot_read_is_named(tmp_path: Path, arguments: list[str],
     assert said in result.output.replace("\n", " ")
 
 
+def test_every_client_alone_is_trained_beside_those_that_are_named(arrays: Path, tmp_path: Path) -> None:
+    """Said before, a row of the table and of the page; not twice, and not where it is not wanted."""
+    common = ["--data", arrays, *SMALL, "--folder"]
+    result = invoke("compare", "fedavg", *common, tmp_path / "both", "--seeds", "0,1")
+    assert result.exit_code == 0, result.output
+    assert "local, every client alone, is trained too: 2 of 4 trainings. --no-local leaves it out." in result.stderr
+    assert re.search(r"^local .*±", result.stdout, re.M)
+    assert "local: each client alone, the yardstick" in result.stdout
+    told = {own["label"]: own["about"] for own in read_block(tmp_path / "both/report.html")["algorithms"]}
+    assert list(told) == ["fedavg", "local"]
+    assert told["local"].startswith("Every client alone")
+    assert invoke("train", "-a", "local", *common, tmp_path / "alone").exit_code == 0
+    for file in ("clients.jsonl", "rounds.jsonl"):
+        assert (tmp_path / "both/local-0" / file).read_bytes() == (tmp_path / "alone" / file).read_bytes()
+    for words in (["fedavg", "--no-local"], ["local", "fedavg"]):
+        folder = tmp_path / words[-1]
+        result = invoke("compare", *words, *common, folder)
+        assert result.exit_code == 0, result.output
+        assert "is trained too" not in result.output
+        assert (folder / "local-0").exists() == ("local" in words)
+
+
+def test_the_yardstick_that_is_there_is_taken_if_its_settings_are_the_same(arrays: Path, tmp_path: Path) -> None:
+    common = ["--data", arrays, *SMALL, "--folder", tmp_path]
+    assert invoke("compare", "fedavg", *common).exit_code == 0
+    before = (tmp_path / "local-0/timings.jsonl").read_bytes()
+    result = invoke("compare", "fedprox", *common)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^local +\d", result.stdout, re.M)
+    assert "is trained too" not in result.output
+    result = invoke("compare", "fedlc", *common, "--set", "optimizer.lr=0.01")
+    assert result.exit_code == 0, result.output
+    assert "local is left out: " in result.output
+    assert not re.search(r"^local +\d", result.stdout, re.M)
+    assert (tmp_path / "local-0/timings.jsonl").read_bytes() == before
+
+
 def test_runs_side_by_side_have_the_same_bits(arrays: Path, tmp_path: Path) -> None:
     for folder, jobs in (("one", 1), ("two", 2)):
         result = invoke("compare", "fedavg", "fedprox", "--data", arrays, *SMALL, "-j", jobs, "-f", tmp_path / folder)
@@ -102,7 +140,7 @@ def test_each_base_gets_the_use_of_an_atlas_as_train_gives_it(
     # A narrow screen has the table in two parts.
     shown = dict.fromkeys(re.findall(r"^(grouped\S*) +\d", result.output, re.M))
     assert [*shown] == ["grouped", "grouped+fedprox"]
-    names = ["fedavg-groups-0", "fedprox-groups-0", "report.html"]
+    names = ["fedavg-groups-0", "fedprox-groups-0", "local-0", "report.html"]
     assert sorted(path.name for path in (tmp_path / "both").iterdir()) == names
     alone = tmp_path / "alone"
     assert invoke("train", "-a", "fedprox", *use, "--level", "head", "--folder", alone).exit_code == 0

@@ -9,6 +9,7 @@ from commands import invoke
 from fedatlas.cli.demo_story import Stage, tell_of_heart
 from fedatlas.data.loading.load import EMBEDDED
 from fedatlas.runs.run import Run
+from report.pages import read_block
 
 
 def last_accuracies(run: Run) -> dict[str, float]:
@@ -46,6 +47,8 @@ def test_the_demo_says_what_its_runs_hold(heart: tuple[Path, str]) -> None:
     share = last_accuracies(Run(folder / "heart" / "without-hungarian"))["hungarian"]
     assert "hungarian: its labels look inverted" in said
     assert f"agrees with {share:.0%} of hungarian's labels: turned round, with {1 - share:.0%}." in said
+    alone = last_accuracies(Run(folder / "heart/alone")).values()
+    assert f"each alone, by the right ones, {sum(alone) / len(alone):.0%} (one seed)" in said
     assert f"hungarian: {came['hungarian']:.0%} by its wrong labels, {repaired['hungarian']:.0%} by the right" in said
 
 
@@ -73,4 +76,11 @@ def test_the_whole_demo_gains_by_the_advice(tmp_path: Path) -> None:
     gain = 100 * (sum(advised.values()) - sum(one.values())) / len(one)
     assert gain > 5
     assert f"{gain:+.0f} points" in result.output
+    alone = last_accuracies(Run(tmp_path / "digits/alone"))
+    assert f"Each alone: {sum(alone.values()) / len(alone):.0%}." in result.output
+    assert [own["label"] for own in read_block(tmp_path / "digits.html")["algorithms"]] == [
+        "fedavg",
+        "grouped",
+        "local",
+    ]
     assert "--use group" in (tmp_path / "digits.toml").read_text() + result.output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,14 +38,17 @@ from fedatlas.cli.pages import OpenOption, publish
 from fedatlas.cli.report import print_results
 from fedatlas.cli.terminal import friendly, print_error, remark
 from fedatlas.config.config import Config
-from fedatlas.config.schema import SETTINGS
+from fedatlas.config.schema import SETTINGS, defaults
 from fedatlas.errors import TrainingError, UsageError
+from fedatlas.runs.schema import RESOLVED
 from fedatlas.training.settings import Machine
 
 if TYPE_CHECKING:
     from fedatlas.runs.run import Run
 
 ALL = "all"
+YARDSTICK = "local"
+"""The algorithm that is trained beside those that are named: every client alone."""
 
 
 def compare(
@@ -77,8 +80,20 @@ def compare(
     overwrite: OverwriteOption = False,
     allow_code: AllowCodeOption = None,
     open_: OpenOption = False,
+    local: Annotated[
+        bool,
+        typer.Option(
+            "--local/--no-local",
+            help="Also train `local`, every client alone, as the yardstick: one more training for each seed; default "
+            "--local.",
+            show_default=False,
+        ),
+    ] = True,
 ) -> None:
-    """Train several algorithms on the same clients, print one table and write a report."""
+    """Train several algorithms on the same clients, print one table and write a report.
+
+    Beside them every client is trained alone (`local`), which is what sharing has to beat.
+    """
     with friendly():
         _check_names(algorithms, jobs)
         own = {"data": data, "data_folder": data_folder, "model": model, "rounds": rounds}
@@ -90,19 +105,51 @@ def compare(
         ]
         top = folder or Path("runs") / "compare"
         settings = {top / run_name(one): one for one in configs}
+        is_named = algorithms == [ALL] or YARDSTICK in map(short_name, algorithms)
+        beside = _yardsticks(configs, top) if local and not is_named else {}
+        taken = set() if resume or overwrite else {where for where in beside if (where / RESOLVED).exists()}
+        for where in sorted(where for where in taken if not _is_kept(where, beside[where])):
+            remark(f"{YARDSTICK} is left out: {where} holds a run of other settings. Choose another --folder.")
+            del beside[where]
+        order = _seed_list(seeds)  # the data of a seed are read once, for all its runs
+        settings = dict(sorted((settings | beside).items(), key=lambda own: order.index(own[1].values["seed"])))
         # Several runs share the cores, each with one worker; their number does not change a bit.
         machine = Machine(device=device, workers=workers if jobs == 1 else workers or 1, engine=engine)
-        settings = _fitting(settings, machine, resume=resume, all_=algorithms == [ALL])
+        settings = _fitting(settings, machine, resume=resume, spare=settings if algorithms == [ALL] else beside)
 
         from fedatlas.cli.train_config import train_config
 
+        if more := len(beside.keys() & settings.keys() - taken):
+            remark(
+                f"{YARDSTICK}, every client alone, is trained too: {more} of {len(settings)} trainings. --no-local "
+                "leaves it out."
+            )
         show = None if jobs == 1 else False
-        play = partial(train_config, machine=machine, resume=resume, overwrite=overwrite, show=show)
-        _train(settings, play, jobs, top / "report.html", open_=open_)
+        play = partial(train_config, machine=machine, overwrite=overwrite, show=show)
+        tasks = {where: partial(play, one, where, resume=resume or where in taken) for where, one in settings.items()}
+        _train(settings, tasks, jobs, top / "report.html", open_=open_)
 
 
-def _fitting(settings: dict[Path, Config], machine: Machine, *, resume: bool, all_: bool) -> dict[Path, Config]:
-    """Return the configs by folder whose algorithm fits the data and the model; of ``all`` others are left out."""
+def _yardsticks(configs: list[Config], top: Path) -> dict[Path, Config]:
+    """Return the configs by folder that train every client alone, one for each seed: no atlas, no groups."""
+    plain = {section: defaults()[section] for section in ("atlas", "sharing")}
+    alone = {"algorithm": {"name": YARDSTICK}, "algorithms": {}, **plain}
+    made = (Config({**one.values, **alone}) for one in configs)
+    return {top / run_name(one): one for one in made}
+
+
+def _is_kept(where: Path, config: Config) -> bool:
+    """Return whether a folder holds the run of a config."""
+    from fedatlas.runs.run import CONFIG
+
+    kept = where / CONFIG
+    return kept.exists() and kept.read_text(encoding="utf-8") == config.to_toml()
+
+
+def _fitting(
+    settings: dict[Path, Config], machine: Machine, *, resume: bool, spare: dict[Path, Config]
+) -> dict[Path, Config]:
+    """Return the configs by folder whose algorithm fits the data and the model; those in ``spare`` are left out."""
     for one in settings.values():
         one.check_code()
         one.check()
@@ -110,8 +157,9 @@ def _fitting(settings: dict[Path, Config], machine: Machine, *, resume: bool, al
     from fedatlas.cli.train_config import unfit_algorithms
 
     unfit = unfit_algorithms(settings, machine, resume=resume)
+    unasked = {one.values["algorithm"]["name"] for one in spare.values()}
     for name, why in unfit.items():
-        if not all_:
+        if name not in unasked:
             raise why
         remark(f"{name} is left out: {why}")
     fit = {where: one for where, one in settings.items() if one.values["algorithm"]["name"] not in unfit}
@@ -120,7 +168,9 @@ def _fitting(settings: dict[Path, Config], machine: Machine, *, resume: bool, al
     return fit
 
 
-def _train(settings: dict[Path, Config], play: Callable[..., Run], jobs: int, page: Path, *, open_: bool) -> None:
+def _train(
+    settings: dict[Path, Config], tasks: Mapping[Path, Callable[[], Run]], jobs: int, page: Path, *, open_: bool
+) -> None:
     """Train each config in its folder, print one table, write the page and name what broke."""
     from fedatlas.cli.train_config import check_clients
     from fedatlas.report.findings import keep_findings
@@ -128,7 +178,7 @@ def _train(settings: dict[Path, Config], play: Callable[..., Run], jobs: int, pa
 
     first = next(iter(settings))
     found = check_clients(settings[first], first)
-    outcomes = train_each({where: partial(play, one, where) for where, one in settings.items()}, jobs)
+    outcomes = train_each(tasks, jobs)
     runs = [outcome for outcome in outcomes if not isinstance(outcome, TrainingError)]
     if runs:
         print_results(runs)

@@ -119,12 +119,13 @@ def results_table(runs: Sequence[Run]) -> list[dict[str, str]]:
 def table_note(runs: Sequence[Run]) -> str:
     """Return in what the figures of a table are, and what is after their "±"."""
     run = runs[0]
+    alone = "; local: each client alone, the yardstick" if {"local"} < {own.name for own in runs} else ""
     if run.metric in SHARES:
         said = "accuracies in percent" if run.metric == "accuracy" else f"{run.metric} in percent"
     else:
         said = f"{run.metric}: {'higher' if run.higher_is_better(run.metric) else 'lower'} is better"
     several = any(len(group.runs) > 1 for group in group_runs(runs))
-    return f"{said}; mean ± standard deviation over runs" if several else said
+    return (f"{said}; mean ± standard deviation over runs" if several else said) + alone
 
 
 def relative_time(group: Group, first: Group) -> str:

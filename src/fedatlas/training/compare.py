@@ -35,6 +35,7 @@ def compare(
 
     ``algorithms`` or names of recipes go by their names, or by the keys of a mapping. Each run is kept in
     ``folder``/NAME-SEED. One whose training breaks does not stop the others; when all have ended, its error is raised.
+    Name ``"local"`` too for what sharing has to beat: every client alone.
 
         runs = compare(federation, [fedavg(), fedprox(mu=0.1)], Settings(rounds=10), seeds=(0, 1, 2))
         fedatlas.report.write_report(runs, "report.html")
