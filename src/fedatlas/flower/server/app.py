@@ -64,7 +64,7 @@ def make_server_app(config: Path | str) -> ServerApp:
             TASKS[_task(context)](settings, grid, folder)
         except FedatlasError as error:
             print(f"error: {error}", flush=True)
-            if isinstance(error, UsageError):  # the line says it all; Flower prints where it was raised after it
+            if error.code == "against-policy":  # the line says it all; Flower prints where it was raised after it
                 raise error.with_traceback(None) from None
             raise
         print(f"run: {folder}", flush=True)
