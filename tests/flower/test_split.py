@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fedatlas.cli.flower import app as commands
 from fedatlas.config.config import Config
-from fedatlas.data import Iid, federate, from_npz
+from fedatlas.data import Client, Federation, Iid, federate, from_arrays, from_npz
 from fedatlas.errors import UsageError
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.node.policy import Policy, policy_text
@@ -26,8 +26,10 @@ from fedatlas.flower.protocol.wire import unfolded
 from fedatlas.flower.server.app import serve
 from fedatlas.flower.server.exchange import _read_hello
 from fedatlas.testing.flower_grid import InProcessGrid
+from flower_network import simulated
 from hostile_server import ASSIGNMENT, Server, refused
 from raising import raises
+from tiny import same_bits
 
 pytestmark = pytest.mark.attack("a server means harm")
 
@@ -279,6 +281,45 @@ def test_the_owner_s_file_says_the_split_and_it_is_the_simulator_s(tmp_path: Pat
         for _ in range(2):  # as it is drawn, and as it was kept
             (own,) = open_node(server.node, Config.load(None, ["seed=9"])).federation.clients
             assert (own.train.tolist(), own.test.tolist()) == (client.train.tolist(), client.test.tolist())
+
+
+def test_a_network_has_the_simulator_s_bits_where_its_split_is_the_nodes(tmp_path: Path) -> None:
+    """Two nodes whose files say a half and the seed 3; the run's config says something else, and changes nothing."""
+    settings = ["algorithm.name=fedavg", "model.name=linear", "training.rounds=2", "flower.clients=2", "seed=0"]
+    config = Config.load(None, [*settings, "data.test_fraction=0.1", "seeds.partition=9"])
+    (tmp_path / "run.toml").write_text(config.to_toml())
+    nodes, parts, start = {}, [], 0
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        own = hospital(tmp_path / name, policy="test_fraction = 0.5\nsplit_seed = 3")
+        nodes[name] = {**own.node, "client": name}
+        data = from_npz(own.node["data"])
+        (client,) = federate(data, Iid(num_clients=1), test="client", test_fraction=0.5, seed=3).clients
+        parts.append(Client(name=name, train=client.train + start, test=client.test + start))
+        start += len(data)
+    both = from_arrays(np.concatenate([patients()[0]] * 2), np.concatenate([patients()[1]] * 2))
+    run = serve(config, InProcessGrid(make_client_app(tmp_path / "run.toml"), nodes), tmp_path / "run")
+    here = simulated(config, Federation(data=both, clients=tuple(parts)), tmp_path / "here")
+    assert same_bits(run.parameters(), here.parameters())
+    assert run.last["accuracy"] == here.last["accuracy"]
+    assert [client["num_test"] for client in run.resolved["federation"]["clients"]] == [30, 30]
+
+
+def test_texts_are_cut_in_one_way(tmp_path: Path) -> None:
+    """Windows of other lengths are other rows, and would let a server compare parts."""
+    server = clinic(tmp_path)
+    server.node["data"] = server.grid.contexts[1].node_config["data"] = str(tmp_path / "texts.csv")
+    lines = "".join(f"text number {i},{i % 2},ward\n" for i in range(60))
+    (tmp_path / "texts.csv").write_text("text,label,client\n" + lines)
+    server.set("data.context=8")
+    first = told(server)
+    assert (first["num_train"], first["num_test"]) == (45, 15)
+    server.set("data.context=9")
+    assert refused(server.ask("query.hello"), "with other settings then (data.context)")
+    (tmp_path / "texts.csv").write_text("text,label,client\n" + lines + "äöü,1,ward\n")
+    server.set("data.context=8")
+    about = told(server)
+    assert (about["num_train"], about["num_test"]) == (45, 15), "new characters number the others anew, rows stay"
 
 
 def test_an_official_test_part_stays_what_it_is(tmp_path: Path) -> None:
