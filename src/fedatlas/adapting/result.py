@@ -153,12 +153,12 @@ class Adapted:
     def describe(self) -> dict[str, Any]:
         """Return the results as plain values, for a record."""
         own = ("client", "domain", "origin", "tune", "num_examples", "num_steps", "num_tuned", "losses", "seconds")
-        own += ("kept", "why", "gain")
+        kept = ("kept", "why", "gain")
         return {
             "algorithm": self.adapter.algorithm.name,
             "group": self.group,
             "placement": None if self.placement is None else self.placement.to_dict(),
-            **{name: getattr(self, name) for name in (*own, "bytes_received", "bytes_sent")},
+            **{name: getattr(self, name) for name in (*own, *kept, "bytes_received", "bytes_sent")},
             **{f"{self.metric.name}_{when}": getattr(self, when).main for when in ("before", "after", "best")},
             **{f"loss_{when}": getattr(self, when).loss for when in ("before", "after")},
             **self._further(),
