@@ -196,7 +196,7 @@ class NewcomerTuning:
     def of(cls, where: str, options: Any) -> NewcomerTuning:
         """Return the tuning that a table says; raise UsageError if it says anything else, or too much."""
         check_value(where, options, Mapping[str, Any])
-        kinds = field_kinds(cls)
+        kinds = field_kinds(NewcomerTuning)
         for key, value in options.items():
             if key not in kinds:
                 raise unknown_name(f"key in {where}:", key, kinds)
