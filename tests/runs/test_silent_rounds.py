@@ -19,8 +19,9 @@ from tiny import blob_federation
 GAP = Path(__file__).parent / "gap"
 """A run that version 0.1.0 wrote: DP-FedAvg of three clients, of whom a round drew one on average.
 
-Nobody took part in rounds 1, 3 and 5, of which round 5 was tested. Made at commit 13f3114 with ``train(blob_federation(num_clients=3), dp_fedavg(),
-Settings(rounds=5, cohort=1, evaluate_every=5, workers=1, model="linear", seed=50))``.
+Nobody took part in rounds 1, 3 and 5, of which round 5 was tested. Made at commit 13f3114 by ``train`` of
+``blob_federation(num_clients=3)`` and ``dp_fedavg()`` with ``Settings(rounds=5, cohort=1, evaluate_every=5, workers=1,
+model="linear", seed=50)``.
 """
 
 
