@@ -278,8 +278,8 @@ _COMMENTS = {
     "says how well several models suit its data.",
     "disclosures": "What may leave this node beyond the change of the model, its counts and its scores: names from\n"
     '`fedatlas list --disclosures`, such as "scaffold", "check" or "map label-histogram". "tables" are the sums of a\n'
-    "table's columns, without which a table of measurements cannot train. \"adapt\" lets this node join a finished run:\n"
-    "it tunes the model to its data, and says how well that went.",
+    'table\'s columns, without which a table of measurements cannot train. "adapt" lets this node join a finished\n'
+    "run: it tunes the model to its data, and says how well that went.",
     "settings": "The settings that a run may change: patterns of KEY or KEY=VALUE. The last that fits counts;\n"
     "! forbids what it fits.\n"
     "Forbidden by default: whatever makes this node open one of its files, or load a model from the internet.\n"
