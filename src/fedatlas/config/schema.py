@@ -177,7 +177,8 @@ class FlowerSection:
     )
     most_change: float | None = setting(
         100.0,
-        "a change that is more than this many times as long as the median of its round is left out; none is no limit",
+        "a change, or a move of running statistics, that is more than this many times as long as the median of its "
+        "round is left out; none is no limit",
     )
     insecure: bool = setting(False, "take nodes whose key is registered under no name")
     adapt: Mapping[str, Any] = setting({}, "a table: tune, rounds, steps, lr of a newcomer's tuning")

@@ -48,7 +48,7 @@ class NetworkSettings:
     most_weight: float | None = 10.0
     """A client may count as one that is so many times as large as each of the others, and no more."""
     most_change: float | None = 100.0
-    """How many times as long as the median change of its round a change may be."""
+    """How many times as long as the median one of its round a change, or a move of running statistics, may be."""
     insecure: bool = False
     """Whether to accept nodes whose key is not registered under a name."""
     adapt: dict[str, Any] = field(default_factory=dict)
