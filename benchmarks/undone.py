@@ -129,7 +129,7 @@ MENDINGS = (
     Mending("3 critical: a change of 1e30, or scaled by -1000", (_SCALE, _LARGEST), f"{_BAD} -k change_out_of_scale"),
     Mending(
         "3 critical: a run that ends normally with a ruined model",
-        ((f"{FLOWER}/server/transport.py", "fault = ruined(before, after)", "fault = None"),),
+        ((f"{FLOWER}/server/transport.py", "fault = ruined(before, after, uploads)", "fault = None"),),
         f"{_BAD} -k would_ruin",
     ),
     Mending(
