@@ -75,7 +75,9 @@ def test_no_base_moves_a_private_model_by_more_than_the_clip(base: str) -> None:
         assert 0 < _distance(before, after) <= bound * 1.001
 
 
-@pytest.mark.parametrize("base", [*BASES, "qffl", "scaffold", "fediir", "fedmix"])
+@pytest.mark.parametrize(
+    "base", ["fedavg", "fedavgm", "feddyn", "fedper", "fedbn", "moon", "qffl", "scaffold", "fediir"]
+)
 @pytest.mark.parametrize("part", ROBUST)
 def test_one_liar_of_six_does_not_move_a_defended_model(part: str, base: str) -> None:
     """A base that would let the liar past the defence is refused."""
@@ -84,8 +86,8 @@ def test_one_liar_of_six_does_not_move_a_defended_model(part: str, base: str) ->
         return
     honest, *_, last = _states(algorithm, rounds=2)
     bound = 10 * _distance(honest, last)
-    # Who lies matters where few are kept.
-    for lie, liar in (("change", 0), *(("buffers", client) for client in range(6))):
+    # Who lies matters only where some are left out as a whole.
+    for lie, liar in (("change", 0), *(("buffers", client) for client in range(6 if "krum" in part else 1))):
         first, *_, last = _states(algorithm, rounds=1, lie=lie, liar=liar)
         assert _distance(first, last) < bound
 
