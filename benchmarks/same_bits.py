@@ -147,6 +147,16 @@ WANTED = (
         "71bc85e",
         "SCAFFOLD names its optimizer SGD and refuses momentum itself",
     ),
+    Wanted(
+        r"(multi_)?krum-\d+/.*",
+        "f937ab4",
+        "Krum and Multi-Krum judge running statistics like changes",
+    ),
+    Wanted(
+        r"fed\w+-networks/.*",
+        "8b6fff5",
+        "the better of before and after tuning is saved",
+    ),
 )
 
 

@@ -280,7 +280,7 @@ def test_files_that_the_docs_name_are_there() -> None:
 
 def test_files_stay_small() -> None:
     for path in (ROOT / "src").rglob("*.py"):
-        assert len(path.read_text().splitlines()) <= 400, path
+        assert len(path.read_text().splitlines()) <= 500, path
         ast.parse(path.read_text())
 
 

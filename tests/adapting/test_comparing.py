@@ -55,7 +55,9 @@ def test_what_is_worse_by_folds_of_the_training_part_is_neither_kept_nor_saved(
     assert same_bits(adapted.personal, shared)
     assert adapted.kept == "before"
     assert adapted.gain == pytest.approx((-0.8, 0.270), abs=0.001)
-    assert adapted.why.startswith("worse: -80.0 ± 27.0 points of accuracy in folds of its 20 training examples")
+    assert adapted.why.startswith(
+        "worse: -80.0 points of accuracy (-107.0 to -53.0) in folds of its 20 training examples"
+    )
     adapter.keep([adapted])
     (record,) = adapter.run.adapted
     assert (record["kept"], record["why"], tuple(record["gain"])) == ("before", adapted.why, adapted.gain)
@@ -67,21 +69,29 @@ def test_what_is_worse_by_folds_of_the_training_part_is_neither_kept_nor_saved(
 def test_what_is_better_is_kept(adapter: Adapter) -> None:
     adapted = adapter.adapt(2, **FEW)
     assert (adapted.before.accuracy, adapted.after.accuracy, adapted.kept) == (0.0, 1.0, "after")
-    assert adapted.why.startswith("better: +100.0 ± 0.0 points")
+    assert adapted.why.startswith("better: +100.0 points of accuracy (+100.0 to +100.0)")
     assert weight(adapted) < 0 < weight(adapter.adapt(1, **FEW))
 
 
 def test_chance_and_too_few_examples_are_said(adapter: Adapter) -> None:
     adapted = adapter.adapt(1, **FEW)
     assert (adapted.kept, adapted.gain) == ("after", (0.0, 0.0))
-    assert adapted.why.startswith("chance: +0.0 ± 0.0 points")
+    assert adapted.why.startswith("chance: +0.0 points of accuracy (+0.0 to +0.0)")
     few = adapter.adapt(2, examples=9, **FEW)
     assert (few.kept, few.gain) == ("after", (1.0, 0.0))
-    assert few.why.startswith("cannot be told from 9 training examples (+100.0 ± 0.0 points of accuracy in folds); ")
+    assert few.why.startswith(
+        "cannot be told from 9 training examples: +100.0 points of accuracy (+100.0 to +100.0) in folds; "
+    )
     fewer = adapter.adapt(2, examples=4, **FEW)
     assert (fewer.kept, fewer.gain, fewer.num_steps) == ("before", None, 10)
     assert fewer.why == "cannot be told from 4 training examples; the run's model is kept"
     assert same_bits(fewer.personal, fewer.start)
+
+
+def test_folds_of_few_examples_are_tuned_where_all_of_them_are_hardly_a_batch(adapter: Adapter) -> None:
+    """Twelve examples in batches of at least ten: a fold trains on nine, and no fold that took no step is compared."""
+    adapted = adapter.adapt(2, examples=12, least_batch=10, **FEW)
+    assert adapted.gain == (1.0, 0.0)
 
 
 def test_the_tuned_bits_are_the_same_with_and_without_comparison(tmp_path: Path) -> None:
@@ -116,7 +126,7 @@ def test_of_a_metric_that_is_no_mean_the_loss_is_compared() -> None:
     assert gained.tolist() == [1, 3] * 10
     verdict = judge_gain(metrics[0], gained, 20)
     assert verdict.gain == pytest.approx((2, 0.6745), abs=1e-3)
-    assert verdict.why.startswith("better: loss lower by 2 ± 0.674")
+    assert verdict.why.startswith("better: loss lower by 2 (1.33 to 2.67)")
     assert judge_gain(Accuracy(), None, 1).why.startswith("cannot be told from 1 training example;")
 
 

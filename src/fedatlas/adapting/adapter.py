@@ -267,7 +267,9 @@ class Adapter:
         tunes = bool(self.runner.bench.personal) and settings.rounds > 0
         tuning = self._tuning(settings, data, seed)
         compared = data if tunes and settings.compare else []
-        folds = Folds(compared, first, seed, lambda own: self._tuning(settings, own, seed))
+        # A fold trains on four fifths, which are a batch too where all are hardly one. Nothing of it leaves the client.
+        smaller = replace(settings, least_batch=1)
+        folds = Folds(compared, first, seed, lambda own: self._tuning(smaller, own, seed))
         before = [self.score(number, own, group) for number, own in zip(numbers, first, strict=True)]
         personal, curves, stopped = self._tune(tuning, folds, settings, numbers, first, count_round)
         if tunes:

@@ -116,12 +116,13 @@ def judge_gain(main: Metric, gained: Tensor | None, num_examples: int) -> Verdic
     mean = float(gained.mean())
     half = Z * math.sqrt((1 + FOLDS / (FOLDS - 1)) * float(gained.var()) / len(gained))
     if main.name in SHARES and isinstance(main, MeanMetric):
-        said = f"{100 * mean:+.1f} ± {100 * half:.1f} points of {main.name}"
+        said = f"{100 * mean:+.1f} points of {main.name} ({100 * (mean - half):+.1f} to {100 * (mean + half):+.1f})"
     else:
-        said = f"loss {'lower' if mean > 0 else 'higher'} by {abs(mean):.3g} ± {half:.3g}"
+        low, high = abs(mean) - half, abs(mean) + half
+        said = f"loss {'lower' if mean > 0 else 'higher'} by {abs(mean):.3g} ({low:.3g} to {high:.3g})"
     kept: Literal["before", "after"] = "after" if mean >= 0 else "before"
     if num_examples < FEW:
-        told = f"{few} ({said} in folds)"
+        told = f"{few}: {said} in folds"
     else:
         title = "chance" if abs(mean) <= half else "better" if mean > 0 else "worse"
         told = f"{title}: {said} in folds of its {num_examples} training examples"
