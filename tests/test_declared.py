@@ -20,7 +20,6 @@ DISTRIBUTIONS = {"PIL": "pillow", "mlflow": "mlflow-skinny", "sklearn": "scikit-
 NEEDS_FLOWER = re.compile(r"fedatlas\.(flower|testing\.flower_grid)(\.|$)")
 """Modules that may import an extra's package as they are loaded: the extra ``flower`` is for them alone."""
 BY_VARIABLE = {
-    "__init__.py",  # a room of fedatlas
     "algorithms/user_function.py",  # the user's own module
     "atlas/encoders/conse.py",  # its PACKAGES
     "flower/node/starter.py",  # modules of fedatlas and flwr, to warm them up

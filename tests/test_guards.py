@@ -209,7 +209,7 @@ def _readme_s_first() -> tuple[str, str]:
     readme = (ROOT / "README.md").read_text()
     command = re.search(r"^fedatlas train --data digits .*?--folder \S+", readme, re.S | re.M)
     assert command
-    return re.findall(r"```python\n(.*?)```", readme, re.S)[0], command[0]
+    return re.findall(r"```python\n(.*?)```", readme, re.S)[0], command[0].replace("\\\n", "")
 
 
 def _is_train(call: ast.Call) -> bool:

@@ -1,6 +1,6 @@
 """Training over Flower: the simulator's rounds on real machines, encrypted and authenticated, with the same bits.
 
-It needs the extra ``flower`` (flwr 1.41). A Flower app is two lines, which ``fedatlas flower init`` writes:
+It needs the extra ``flower`` (flwr 1.41 or 1.42). A Flower app is two lines, which ``fedatlas flower init`` writes:
 
     app = make_server_app("run.toml")
     app = make_client_app("run.toml")

@@ -6,7 +6,9 @@ from importlib import metadata
 
 from fedatlas.errors import UsageError
 
-WANTED = "1.41"
+WANTED = ("1.41", "1.42")
+"""The files inside Flower that fedatlas uses are the same in these."""
+REQUIREMENT = "flwr>=1.41,<1.43"
 
 
 def check_flower() -> None:
@@ -19,12 +21,13 @@ def check_flower() -> None:
             code="extra-missing",
             extra="flower",
         ) from None
-    if found.split(".")[:2] != WANTED.split("."):
+    if ".".join(found.split(".")[:2]) not in WANTED:
         raise UsageError(
-            f"fedatlas runs on flwr {WANTED}, and flwr {found} is installed: what a node may run is checked inside "
-            f"Flower, which differs between versions. Install the right one: pip install 'flwr~={WANTED}.0'.",
+            f"fedatlas runs on flwr {' or '.join(WANTED)}, and flwr {found} is installed: what a node may run is "
+            "checked inside Flower, which differs between versions. Install one of these: "
+            f"pip install '{REQUIREMENT}'.",
             code="package-version",
             package="flwr",
             got=found,
-            wanted=WANTED,
+            wanted=REQUIREMENT,
         )

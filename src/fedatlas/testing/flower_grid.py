@@ -1,6 +1,7 @@
 """A grid without a network: messages are packed as they would travel, and go to a ClientApp in this process.
 
-For tests of your own, and for counting what an algorithm sends. It reaches into flwr 1.41 where that has no open door.
+For tests of your own, and for counting what an algorithm sends. It reaches into flwr (1.41 and 1.42) where that has
+no open door.
 """
 
 from __future__ import annotations

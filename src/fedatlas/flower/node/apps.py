@@ -51,7 +51,7 @@ def install_program(folder: Path, door: Path, settings: Mapping[str, Any]) -> di
 def main() -> None:
     """Be Flower's ``flwr-clientapp``, but look at an app before it is unpacked."""
     check_flower()
-    # Flower has no open door for this; the name is that of flwr 1.41.
+    # Flower has no open door for this; the name is that of flwr 1.41 and 1.42.
     runtime = importlib.import_module("flwr.supernode.runtime.run_clientapp")
     install = runtime.install_from_fab
 
