@@ -265,16 +265,20 @@ def _is_unit(factor: float, of_medians: float, spread: float) -> bool:
     return bool(units) and factor > math.log(LARGE_UNIT)
 
 
-def _usual(column: Sequence[ColumnFigures]) -> float:
-    """Return the median of the clients' medians without their signs; 0 of none."""
-    sizes = [size[0] for one in column if (size := _sizes(one)) is not None]
-    return float(np.median(sizes)) if sizes else 0.0
+def _usual(column: Sequence[ColumnFigures]) -> tuple[float, float, float]:
+    """Return the median over clients of each size; zeros of none."""
+    sizes = [size for one in column if (size := _sizes(one)) is not None]
+    first, second, third = np.median(sizes, axis=0).tolist() if sizes else (0.0, 0.0, 0.0)
+    return first, second, third
 
 
-def _may_differ(own: ColumnFigures, usual: float) -> bool:
-    """Return whether a column's median is far from that of all clients, itself included."""
+def _may_differ(own: ColumnFigures, usual: tuple[float, float, float]) -> bool:
+    """Return whether a column's median and a width are far from those of all clients, itself included."""
     mine = _sizes(own)
-    return mine is not None and min(mine[0], usual) > 0 and abs(math.log(mine[0] / usual)) > math.log(LEAST_UNIT) / 3
+    if mine is None or min(*mine, *usual) <= 0:
+        return False
+    of_median, *of_widths = (abs(math.log(one / other)) for one, other in zip(mine, usual, strict=True))
+    return min(of_median, max(of_widths)) > math.log(LEAST_UNIT) / 3
 
 
 def _sizes(figures: ColumnFigures) -> tuple[float, float, float] | None:
