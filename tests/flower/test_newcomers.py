@@ -31,13 +31,12 @@ def test_a_newcomer_tunes_its_embedding_and_sends_no_number_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor what the folds of its training part gave."""
-    replies = []
+    replies: list[Mapping[str, object]] = []
     read = newcomers.values
 
     def noted(records: RecordDict, name: str) -> Mapping[str, object]:
-        found = read(records, name)
-        replies.append(json.loads(str(found["json"])))
-        return found
+        replies.append(read(records, name))
+        return replies[-1]
 
     monkeypatch.setattr(newcomers, "values", noted)
     settings = [
