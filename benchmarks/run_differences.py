@@ -120,7 +120,7 @@ def _compare_lines(result: Comparison, base: Path, new: Path, where: str) -> Non
 
 
 def _compare_json(result: Comparison, base: Path, new: Path, where: str) -> None:
-    old, own = (json.loads(path.read_bytes()) for path in (base, new))
+    old, own = (json.loads(_text(path, where)) for path in (base, new))
     if isinstance(old, dict) and isinstance(own, dict):
         old.pop("machine", None)
         own.pop("machine", None)
@@ -133,11 +133,16 @@ def _compare_toml(result: Comparison, base: Path, new: Path, where: str) -> None
 
 def _compare_pages(result: Comparison, base: Path, new: Path, where: str) -> None:
     pattern = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
-    result.compare_values(*(json.loads(pattern.findall(path.read_text())[0]) for path in (base, new)), where)
+    result.compare_values(*(json.loads(pattern.findall(_text(path, where))[0]) for path in (base, new)), where)
 
 
 def _compare_texts(result: Comparison, base: Path, new: Path, where: str) -> None:
-    result.compare_values(*(path.read_text().splitlines() for path in (base, new)), where)
+    result.compare_values(*(_text(path, where).splitlines() for path in (base, new)), where)
+
+
+def _text(path: Path, where: str) -> str:
+    """Return a file's text without the name of the folder that all files of its side are in."""
+    return path.read_text().replace(str(path).removesuffix(where), "")
 
 
 def _compare_bytes(result: Comparison, base: Path, new: Path, where: str) -> None:

@@ -2,6 +2,7 @@
 
     python benchmarks/same_bits.py --base COMMIT               # every algorithm, engine, resume, adaptation, atlas
     python benchmarks/same_bits.py --base COMMIT --only atlas  # the cases whose name holds a word
+    python benchmarks/same_bits.py --base COMMIT --jobs 9      # so many cases at once: two minutes on 16 cores
     python benchmarks/same_bits.py --base HEAD --quick         # two algorithms
 
 Both versions are driven by their command line. Shared parameters, buffers, what clients remember, records, settings,
@@ -157,6 +158,7 @@ WANTED = (
         "8b6fff5",
         "the better of before and after tuning is saved",
     ),
+    Wanted(r"[^ ]*\.(html|txt)[.\[ ].*", "e5c5574", "pages and tables say more"),
 )
 
 
@@ -330,8 +332,28 @@ def set_apart(differences: Sequence[str], wanted: Sequence[Wanted]) -> tuple[lis
     return left, counted
 
 
+def _compare_case(
+    case: Case, trees: tuple[Tree, Tree], folder: Path, wanted: Sequence[Wanted]
+) -> tuple[Case, Comparison, Counter[str], list[str]]:
+    """Run a case with both versions; return what differs, how often what was wanted does, and the runs."""
+    base, new = (folder / side / re.sub(r"\W+", "-", case.name) for side in ("base", "new"))
+    began = time.perf_counter()
+    sides = list(zip(trees, (base, new), strict=True))
+    with ThreadPoolExecutor(2) as pool:
+        tasks = [pool.submit(perform, case, tree, where, folder / "configs", trees[0]) for tree, where in sides]
+    failures = [task.result() for task in tasks]
+    found = compare_folders(base, new)
+    found.differences, own = set_apart(found.differences, wanted)
+    found.differences = [f"{t.name}: {f}" for t, f in zip(trees, failures, strict=True) if f] + found.differences
+    if not found.differences and not found.num_tensors + found.num_values:
+        found.differences.append("nothing was compared")
+    told = f"{case.name}: {len(found.differences)} differences, {time.perf_counter() - began:.0f} s"
+    print("\n  ".join([told, *found.differences[:10]]), file=sys.stderr, flush=True)
+    return case, found, own, [path.parent.name for path in new.rglob("resolved.json")]
+
+
 def compare_trees(
-    trees: tuple[Tree, Tree], chosen: Sequence[Case], folder: Path, wanted: Sequence[Wanted] = ()
+    trees: tuple[Tree, Tree], chosen: Sequence[Case], folder: Path, wanted: Sequence[Wanted] = (), jobs: int = 1
 ) -> tuple[str, bool, set[str]]:
     """Run the cases with both versions; return a table, whether all is equal, and the algorithms that were trained."""
     configs = folder / "configs"
@@ -340,28 +362,14 @@ def compare_trees(
         (configs / f"{name}.toml").write_text(text)
     lines = ["| case | runs | tensors | values | result |", "|---|---|---|---|---|"]
     total, trained, changes = Comparison(), set(), Counter[str]()
-    for case in chosen:
-        base, new = (folder / side / re.sub(r"\W+", "-", case.name) for side in ("base", "new"))
-        began = time.perf_counter()
-        sides = list(zip(trees, (base, new), strict=True))
-        with ThreadPoolExecutor(2) as pool:
-            tasks = [pool.submit(perform, case, tree, where, configs, trees[0]) for tree, where in sides]
-        failures = [task.result() for task in tasks]
-        found = compare_folders(base, new)
-        found.differences, own = set_apart(found.differences, wanted)
-        found.differences = [f"{t.name}: {f}" for t, f in zip(trees, failures, strict=True) if f] + found.differences
-        changes += own
-        runs = [path.parent.name for path in new.rglob("resolved.json")]
-        if not found.differences and not found.num_tensors + found.num_values:
-            found.differences.append("nothing was compared")
-        trained |= {name.rpartition("-")[0] for name in runs}
-        result = f"first difference: {found.differences[0]}" if found.differences else "equal"
-        lines.append(
-            f"| {case.name} | {len(runs)} | {found.num_tensors:,} | {found.num_values:,} | {result.splitlines()[0]} |"
-        )
-        told = f"{case.name}: {len(found.differences)} differences, {time.perf_counter() - began:.0f} s"
-        print("\n  ".join([told, *found.differences[:10]]), file=sys.stderr, flush=True)
-        total.add(found)
+    with ThreadPoolExecutor(jobs) as cases_at_once:
+        for case, found, own, runs in cases_at_once.map(lambda one: _compare_case(one, trees, folder, wanted), chosen):
+            changes += own
+            trained |= {name.rpartition("-")[0] for name in runs}
+            result = f"first difference: {found.differences[0]}" if found.differences else "equal"
+            counts = f"{len(runs)} | {found.num_tensors:,} | {found.num_values:,}"
+            lines.append(f"| {case.name} | {counts} | {result.splitlines()[0]} |")
+            total.add(found)
     lines.append(f"| all | | {total.num_tensors:,} | {total.num_values:,} | {len(total.differences)} differences |")
     if changes:
         lines += ["", "Wanted changes:", *(f"- {why} ({number} times)" for why, number in changes.items())]
@@ -376,6 +384,7 @@ def main() -> None:
     parser.add_argument("--base", required=True, help="a commit")
     parser.add_argument("--only", help="only the cases whose name holds this")
     parser.add_argument("--quick", action="store_true", help="two algorithms only")
+    parser.add_argument("--jobs", type=int, default=1, help="how many cases run at once")
     parser.add_argument("--keep", type=Path, help="a new folder for the runs, in place of a temporary one")
     options = parser.parse_args()
     chosen = [case for case in (quick_cases() if options.quick else cases()) if (options.only or "") in case.name]
@@ -387,7 +396,7 @@ def main() -> None:
             tree.check()
         wanted = [one for one in WANTED if one.is_expected(options.base)]
         runs = (options.keep or Path(temporary) / "runs").resolve()
-        table, equal, trained = compare_trees(trees, chosen, runs, wanted)
+        table, equal, trained = compare_trees(trees, chosen, runs, wanted, options.jobs)
     print(table)
     if not (options.only or options.quick):
         expected = {page.stem for page in (ROOT / "docs" / "algorithms").glob("*.md")} - {*NEED_AN_ATLAS, "README"}
