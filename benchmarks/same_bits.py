@@ -158,6 +158,7 @@ WANTED = (
         "8b6fff5",
         "the better of before and after tuning is saved",
     ),
+    Wanted(r"heart\.json\.(said\.)?status is 4, not 2", "9f8e445", "a suspect has a status of its own"),
     Wanted(r"[^ ]*\.(html|txt)[.\[ ].*", "e5c5574", "pages and tables say more"),
 )
 

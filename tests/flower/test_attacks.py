@@ -110,7 +110,8 @@ if any("flwr-serverapp" in word for word in sys.orig_argv):
 
 def test_a_real_server_writes_nowhere_else_and_gets_no_embeddings(tmp_path: Path) -> None:
     """A run's identity that leads out of the node's memory, and a run setting that asks for embeddings with labels."""
-    federation, config = clients(1, "images"), config_of("scaffold", "model.name=cnn", "flower.wait=30", count=1)
+    settings = ["model.name=cnn", "training.batch_size=10", "flower.wait=30"]
+    federation, config = clients(1, "images"), config_of("scaffold", *settings, count=1)
     (node,) = handed_out(federation, tmp_path / "data").values()
     write_app(tmp_path / "app", config, run_folder=tmp_path / "run")
     (tmp_path / "evil").mkdir()
@@ -157,6 +158,7 @@ def test_a_real_server_learns_no_row_by_other_seeds_and_nothing_by_calling_its_r
     lines = table.read_text().splitlines()[:61]
     (tmp_path / "own.csv").write_text("".join(f"{line.partition(',')[2]}\n" for line in lines))
     settings = ["data.label=num", "data.classes={ healthy = [0], ill = [1, 2, 3, 4] }", "model.name=linear"]
+    settings += ["training.batch_size=10"]
     write_app(
         tmp_path / "app",
         config_of("fedavg", *settings, "flower.most_weight=none", count=1, rounds=1),

@@ -12,6 +12,8 @@ from fedatlas.errors import UsageError, printable
 from fedatlas.flower.node.policy import ALLOWING
 from fedatlas.flower.protocol.messages import BadReplyError
 
+AGAINST = "against the policy of this node"
+"""How a refusal by a policy begins."""
 MOST_REASON = 2000
 """Characters of a node's own words about what failed."""
 MOST_SHOWN = 300
@@ -40,7 +42,7 @@ def raise_node_error(reply: Message) -> None:
 
 def by_policy(error: Exception) -> bool:
     """Return whether a node refused by its policy; it is the node's own word."""
-    return isinstance(error, BadReplyError) and str(error.fields.get("reason", "")).startswith("against the policy")
+    return isinstance(error, BadReplyError) and str(error.fields.get("reason", "")).startswith(AGAINST)
 
 
 def brief(reason: str) -> str:
@@ -54,7 +56,8 @@ def not_allowed(refused: Sequence[Refusal]) -> UsageError:
     by_reason: dict[str, list[str]] = {}
     for own in refused:
         said, _, do = own.reason.rpartition(ALLOWING)
-        by_reason.setdefault(f"Ask each owner to {do}" if said else own.reason[:MOST_SHOWN], []).append(own.name)
+        why = own.reason.partition(f"{AGAINST}: ")[2] or own.reason
+        by_reason.setdefault(f"Ask each owner to {do}" if said else f"Why: {why[:MOST_SHOWN]}", []).append(own.name)
     parts = [
         f"{len(names)} {'nodes do' if len(names) > 1 else 'node does'} not allow this run ({listed(names)}). {reason}"
         for reason, names in by_reason.items()
