@@ -176,13 +176,14 @@ def _print_gain(one: Run, alone: Run, advised: Run) -> None:
         f"One model: {fmean(before.values()):.0%}. Each alone: {fmean(apart.values()):.0%}. As advised: "
         f"{fmean(after.values()):.0%}, {gain:+.0f} points over one model (mean over {len(before)} clients, one seed)."
     )
-    say(f"The worst served, {least}: {before[least]:.0%} by one model, {apart[least]:.0%} alone, {after[least]:.0%}.")
+    spread = f"{before[least]:.0%} by one model, {apart[least]:.0%} alone, {after[least]:.0%} as advised"
+    say(f"The worst served, {least}: {spread}.")
 
 
 def _print_repair(came: Run, repaired: Run, alone: Run, name: str) -> None:
     before, after, apart = _accuracies(came), _accuracies(repaired), _accuracies(alone)
     say(
         f"{name}: {before[name]:.0%} by its wrong labels, {after[name]:.0%} by the right ones.\n"
-        f"Mean over {len(before)} hospitals: {fmean(before.values()):.0%}, then {fmean(after.values()):.0%}; "
-        f"each alone, by the right ones, {fmean(apart.values()):.0%} (one seed)."
+        f"Mean over {len(before)} hospitals: {fmean(before.values()):.0%} as it came, {fmean(after.values()):.0%} "
+        f"repaired; each alone, repaired, {fmean(apart.values()):.0%} (one seed)."
     )
