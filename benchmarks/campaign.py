@@ -22,8 +22,7 @@ from typer.main import get_command
 
 from fedatlas.cli import train_config
 from fedatlas.cli.app import app
-from fedatlas.runs.files import atomic_write
-from fedatlas.runs.run import Run
+from fedatlas.runs import Run, atomic_write
 from fedatlas.training import saving
 
 SECONDS = 300

@@ -27,10 +27,9 @@ from ours import WithFeatures, federation
 from workloads import WORKLOADS, ResNet18, Workload
 
 import fedatlas
-from fedatlas.client.machine import keep_freed_memory
-from fedatlas.client.work import LocalWork
-from fedatlas.engines.simulator import Simulator
-from fedatlas.training.rounds import play
+from fedatlas.client import LocalWork, keep_freed_memory
+from fedatlas.engines import Simulator
+from fedatlas.training import play
 
 NETWORKS = {
     "B, two convolutions, batch 10": (WORKLOADS["B"].network, 10),

@@ -28,8 +28,8 @@ import numpy as np
 from broken import corrupt_stream
 from trees import ROOT, Tree, check_out
 
-from fedatlas.cli.terminal import print_rows
-from fedatlas.runs.files import atomic_write
+from fedatlas.cli import print_rows
+from fedatlas.runs import atomic_write
 
 SECONDS = 120
 HOLDS = "holds"

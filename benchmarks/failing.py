@@ -10,7 +10,7 @@ from typing import IO, Any, NamedTuple
 from campaign import BAD, Campaign, Outcomes, Trials
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedatlas.runs.files import Disk
+from fedatlas.runs import Disk
 
 
 class Failing:

@@ -22,8 +22,8 @@ from campaign import BAD, Campaign, Outcomes, PausedError, Trials, table
 from failing import FAULTS, fail_each
 from harming import damage, forge, kill
 
-from fedatlas.cli.terminal import print_rows
-from fedatlas.runs.files import atomic_write
+from fedatlas.cli import print_rows
+from fedatlas.runs import atomic_write
 
 
 def run_all(

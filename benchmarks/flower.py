@@ -21,25 +21,25 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedatlas.atlas.atlas import Atlas
-from fedatlas.cli.terminal import print_rows, say
-from fedatlas.config.config import Config
+from fedatlas.atlas import Atlas
+from fedatlas.cli import print_rows, say
+from fedatlas.config import Config
 from fedatlas.data import ByDomain, Federation, federate, load_dataset
-from fedatlas.flower.deploy.demo import INDEX
-from fedatlas.flower.deploy.launch import LocalFederation
-from fedatlas.flower.deploy.template import PACKAGE, RUN, write_app
+from fedatlas.flower import (
+    INDEX,
+    PACKAGE,
+    RUN,
+    LocalFederation,
+    policy_text,
+    serve,
+    write_app,
+    write_npz,
+)
 from fedatlas.flower.node.app import make_client_app
-from fedatlas.flower.node.export import write_npz
-from fedatlas.flower.node.policy import policy_text
-from fedatlas.flower.server.app import serve
-from fedatlas.parts.types import Tensors
-from fedatlas.runs.files import atomic_write
-from fedatlas.runs.run import Run
-from fedatlas.runs.writer import RunFolder
-from fedatlas.testing.flower_grid import InProcessGrid
-from fedatlas.training.progress import Silent
-from fedatlas.training.settings import Machine
-from fedatlas.training.train import train_run
+from fedatlas.parts import Tensors
+from fedatlas.runs import Run, RunFolder, atomic_write
+from fedatlas.testing import InProcessGrid
+from fedatlas.training import Machine, Silent, train_run
 
 CNN = ("model.name=cnn", "model.norm=instance")
 PROMPTED = ("model.name=prompted_vit",)

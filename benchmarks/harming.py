@@ -33,8 +33,7 @@ from campaign import (
 
 from fedatlas.errors import FedatlasError
 from fedatlas.report import write_report
-from fedatlas.runs.manifest import CHECKPOINTS, claim_of, read_manifest
-from fedatlas.runs.run import Run
+from fedatlas.runs import CHECKPOINTS, Run, claim_of, read_manifest
 
 KILLABLE = Path(__file__).parents[1] / "tests" / "killable.py"
 

@@ -18,7 +18,7 @@ import torch
 import fedatlas
 from fedatlas import Algorithm, Client, Federation, from_arrays
 from fedatlas.algorithms import fedavg, grouped
-from fedatlas.cli.terminal import print_rows
+from fedatlas.cli import print_rows
 from fedatlas.report import write_report
 
 

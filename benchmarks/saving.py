@@ -25,11 +25,8 @@ import torch
 from growth import federation
 
 import fedatlas
-from fedatlas.runs.manifest import CHECKPOINTS, read_manifest
-from fedatlas.runs.run import Run
-from fedatlas.training.loop import TrainingLoop
-from fedatlas.training.progress import Silent
-from fedatlas.training.saving import SHARE, Saver
+from fedatlas.runs import CHECKPOINTS, Run, read_manifest
+from fedatlas.training import SHARE, Saver, Silent, TrainingLoop
 
 CLIENTS, COHORT = 20, 2
 JITTER = 0.25

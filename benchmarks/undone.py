@@ -22,8 +22,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedatlas.cli.terminal import print_rows
-from fedatlas.runs.files import atomic_write
+from fedatlas.cli import print_rows
+from fedatlas.runs import atomic_write
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOWER = "src/fedatlas/flower"

@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fedatlas.report.atlas_pictures import save_picture
+from fedatlas.report import save_picture
 from papers.options import Options
 
 QUICK = "--quick: the embedded digits, not the paper's data"

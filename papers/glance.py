@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedatlas.errors import DataError
-from fedatlas.report.atlas_pictures import save_picture
+from fedatlas.report import save_picture
 from papers.drawing import blank
 from papers.fedgcr.published import TABLE_1, TABLE_6
 from papers.fedgcr.variants import FACTORS

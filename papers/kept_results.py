@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas.errors import DataError
-from fedatlas.runs.files import atomic_write
+from fedatlas.runs import atomic_write
 from papers.options import existing, script
 
 ATLAS = "atlas of "

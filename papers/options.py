@@ -12,7 +12,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from fedatlas.cli.terminal import print_error
+from fedatlas.cli import print_error
 from fedatlas.errors import FedatlasError, unknown_name
 
 Given = ParamSpec("Given")

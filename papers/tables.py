@@ -35,15 +35,12 @@ from typing import Any, Self
 
 import torch
 
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.data import Federation
 from fedatlas.errors import FedatlasError, TrainingError, UsageError
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.runs.run import Run
-from fedatlas.runs.writer import RunFolder
-from fedatlas.training.progress import Progress, make_progress
-from fedatlas.training.settings import Machine
-from fedatlas.training.train import train_run
+from fedatlas.parts import Algorithm
+from fedatlas.runs import Run, RunFolder
+from fedatlas.training import Machine, Progress, make_progress, train_run
 from papers.kept_results import read_numbers, result_file, write_result
 from papers.options import Options
 from papers.quick_names import named_as_run

@@ -6,14 +6,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from fedatlas.atlas.atlas import Atlas
-from fedatlas.atlas.encoders.base import Embeddings
-from fedatlas.atlas.sources import make_atlas
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
-from fedatlas.data.partitions.federate import federate
-from fedatlas.data.partitions.shifts import Rotated
-from fedatlas.parts.types import ClientInfo
+from fedatlas.atlas import Atlas, Embeddings, make_atlas
+from fedatlas.data import Client, Dataset, Federation, Rotated, federate
+from fedatlas.parts import ClientInfo
 from fedatlas.seeds import generator
 
 A, B, C = "client-0", "client-1", "client-2"

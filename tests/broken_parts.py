@@ -8,14 +8,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedatlas import check_algorithm
 from fedatlas.errors import AlgorithmCheckError
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.context import ClientContext
-from fedatlas.parts.disclosure import Disclosure
-from fedatlas.parts.objective import Term
-from fedatlas.parts.server_rule import ServerRule
-from fedatlas.parts.types import Batch, Cohort, Output, Roster, Tensors
-from fedatlas.testing.check_algorithm import check_algorithm
+from fedatlas.parts import (
+    Algorithm,
+    Batch,
+    ClientContext,
+    Cohort,
+    Disclosure,
+    Output,
+    Roster,
+    ServerRule,
+    Tensors,
+    Term,
+)
 
 
 def refused(algorithm: Algorithm, check: str, *says: str) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from fedatlas.runs.manifest import CHECKPOINTS, Manifest, claim_of, read_manifest
+from fedatlas.runs import CHECKPOINTS, Manifest, claim_of, read_manifest
 
 
 def write_manifest(folder: Path) -> None:

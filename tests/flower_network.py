@@ -13,25 +13,26 @@ import torch
 from torch import nn
 
 from benchmarks.flower import simulated as simulated
-from fedatlas.config.config import Config
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
-from fedatlas.engines.simulator import Simulator
-from fedatlas.flower.deploy.launch import LocalFederation
-from fedatlas.flower.deploy.template import write_app
+from fedatlas.config import Config
+from fedatlas.data import Client, Dataset, Federation
+from fedatlas.engines import Simulator
+from fedatlas.flower import (
+    DataForm,
+    Exchange,
+    FlowerClients,
+    LocalFederation,
+    NetworkSettings,
+    expected_replies,
+    policy_text,
+    write_app,
+    write_npz,
+)
 from fedatlas.flower.node.app import make_client_app
-from fedatlas.flower.node.export import write_npz
-from fedatlas.flower.node.policy import policy_text
-from fedatlas.flower.protocol.data_form import DataForm
-from fedatlas.flower.protocol.expectations import expected_replies
-from fedatlas.flower.server.exchange import Exchange, NetworkSettings
-from fedatlas.flower.server.transport import FlowerClients
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.runs.run import Run
+from fedatlas.parts import Algorithm
+from fedatlas.runs import Run
 from fedatlas.seeds import generator
-from fedatlas.testing.flower_grid import InProcessGrid, Tamper
-from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.model import make_model
+from fedatlas.testing import InProcessGrid, Tamper, tiny_federation
+from fedatlas.training import make_model
 
 PATIENCE = 400
 """Seconds that a test waits; a run takes a tenth of it on a machine that is not busy."""

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.data import Client, Federation, from_table, load_dataset
-from fedatlas.flower.node.settings import open_node
+from fedatlas.flower import open_node
 
 SETTINGS = [
     "data.label=num",

@@ -6,14 +6,11 @@ from typing import Any
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedatlas.config.config import Config
+from fedatlas.config import Config
+from fedatlas.flower import AuditLog, DataForm, arrays, policy_text
 from fedatlas.flower.node.app import make_client_app
-from fedatlas.flower.node.audit import AuditLog
-from fedatlas.flower.node.policy import policy_text
-from fedatlas.flower.protocol.data_form import DataForm
-from fedatlas.flower.protocol.messages import arrays
-from fedatlas.testing.flower_grid import InProcessGrid
-from fedatlas.training.model import make_model
+from fedatlas.testing import InProcessGrid
+from fedatlas.training import make_model
 from flower_network import clients, handed_out
 
 RUN = "00c0ffee"

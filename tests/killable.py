@@ -4,11 +4,10 @@ import sys
 
 import torch
 
+from fedatlas import train
 from fedatlas.algorithms import fedprox
-from fedatlas.parts.optimizer import SGD
-from fedatlas.training import saving
-from fedatlas.training.settings import Settings
-from fedatlas.training.train import train
+from fedatlas.parts import SGD
+from fedatlas.training import Settings, saving
 from tiny import Norms, blob_federation
 
 

@@ -5,10 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedatlas.atlas.encoders.base import Embeddings
-from fedatlas.atlas.summary import Summary, Whitening
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
+from fedatlas.atlas import Embeddings, Summary, Whitening
+from fedatlas.data import Client, Dataset, Federation
 from fedatlas.seeds import generator
 
 CLASSES, WIDTH = 6, 12

@@ -9,6 +9,7 @@ import pytest
 
 import fedatlas
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.registry import exported
 
 HOME = Path(fedatlas.__file__).parent
 ROOMS = ["fedatlas", *(f"fedatlas.{path.parent.name}" for path in sorted(HOME.glob("*/__init__.py")))]
@@ -18,7 +19,7 @@ def _offered(room: str) -> set[str]:
     """What a room offers: its ``__all__``, the recipes, or its modules where it only holds them."""
     module = importlib.import_module(room)
     if room == "fedatlas.algorithms":
-        return {"ALGORITHMS", "build_algorithm", "recipe", "standalone", *ALGORITHMS}
+        return {"ALGORITHMS", "build_algorithm", "recipe", "standalone", *ALGORITHMS, *exported(room)}
     files = {path.stem for path in Path(str(module.__file__)).parent.glob("[!_]*.py")}
     packages = {path.parent.name for path in Path(str(module.__file__)).parent.glob("*/__init__.py")}
     return {*vars(module).get("__all__", files | packages)}

@@ -9,8 +9,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedatlas.atlas.encoders.conse import PACKAGES as CONSE
-from fedatlas.training.callbacks import PACKAGES as LOGGERS
+from fedatlas.atlas import PACKAGES as CONSE
+from fedatlas.training import PACKAGES as LOGGERS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"

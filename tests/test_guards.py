@@ -16,9 +16,8 @@ from typer.main import get_command
 import fedatlas
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.cli.app import app
-from fedatlas.config.config import Config
-from fedatlas.training.settings import Settings
-from fedatlas.training.train import fingerprint
+from fedatlas.config import Config
+from fedatlas.training import Settings, fingerprint
 
 ROOT = Path(__file__).parent.parent
 

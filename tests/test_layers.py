@@ -1,7 +1,9 @@
 """The shape of the house: few entries at the first level, no import cycle, and tests that mirror the rooms."""
 
+import ast
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.house import House
@@ -42,3 +44,28 @@ def test_the_design_page_draws_every_room() -> None:
     contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
     layers = [name.strip() for layer in contract for name in layer.split("|")]
     assert [f"fedatlas.{name}" for name in drawn] == layers
+
+
+OPEN = {"fedatlas.cli.app", "fedatlas.cli.flower", "fedatlas.cli.train_config", "fedatlas.flower.node.app"}
+"""Files whose function the door cannot offer: the file, or another function of the door, has the same name."""
+
+
+def test_papers_benchmarks_and_tests_come_in_by_the_doors() -> None:
+    """A room's own tests may open its files."""
+    files = [path for folder in ("tests", "papers", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    found = [(path.relative_to(ROOT), name) for path in files for name in _opened(path)]
+    past = [
+        f"{path}: {name}"
+        for path, name in found
+        if name not in OPEN and not (path.parts[0] == "tests" and name.split(".")[1] in path.parts[1:-1])
+    ]
+    assert past == []
+
+
+def _opened(path: Path) -> Iterator[str]:
+    """Yield the inner files that a file imports from."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").count(".") > 1:
+            yield from [node.module] if str(node.module).startswith("fedatlas.") else []
+        elif isinstance(node, ast.Import):
+            yield from (own.name for own in node.names if own.name.startswith("fedatlas.") and own.name.count(".") > 1)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedatlas import Atlas, load_dataset
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.errors import FedatlasError
 
 FEW, MANY = 40, 1000

@@ -8,22 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedatlas.client.work import LocalWork
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
-from fedatlas.engines.simulator import Simulator
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.combination import Combination, Gathered
-from fedatlas.parts.optimizer import LocalOptimizer
-from fedatlas.parts.tensor_math import weighted_sum
-from fedatlas.parts.types import ClientInfo, Cohort, ServerState, Upload
-from fedatlas.runs.run import Run
+from fedatlas import train
+from fedatlas.client import LocalWork
+from fedatlas.data import Client, Dataset, Federation
+from fedatlas.engines import Simulator
+from fedatlas.parts import (
+    Algorithm,
+    ClientInfo,
+    Cohort,
+    Combination,
+    Gathered,
+    LocalOptimizer,
+    ServerState,
+    Upload,
+    weighted_sum,
+)
+from fedatlas.runs import Run
 from fedatlas.seeds import generator
-from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.rounds import RoundRecord, initial_state
-from fedatlas.training.rounds import play as rounds_of
-from fedatlas.training.settings import Settings
-from fedatlas.training.train import train
+from fedatlas.testing import tiny_federation
+from fedatlas.training import RoundRecord, Settings, initial_state
+from fedatlas.training import play as rounds_of
 
 
 class Line(nn.Module):

@@ -3,10 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
-from fedatlas.models.classifier import InputForm
-from fedatlas.models.prompted import PromptedClassifier, prompted_vit
+from fedatlas.data import Client, Dataset, Federation
+from fedatlas.models import InputForm, PromptedClassifier, prompted_vit
 
 KINDS = (0, 0, 1, 0, 1)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedatlas.report.atlas_pictures import domain_picture, domain_similarity
+from fedatlas.report import domain_picture, domain_similarity
 from papers.client2vec.figures import draw_atlases, slug
 from papers.client2vec.indexing import index_spec
 from papers.client2vec.settings import SETTINGS, read

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from fedatlas.atlas import Atlas
-from fedatlas.report.atlas_pictures import similarity_picture
+from fedatlas.report import similarity_picture
 from papers.client2vec.indexing import Spec, atlas_file, make_atlases
 from papers.client2vec.settings import QUICK
 from papers.drawing import blank, keep

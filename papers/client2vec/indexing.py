@@ -14,21 +14,24 @@ from torch import Tensor
 
 from fedatlas.atlas import (
     Atlas,
+    Embeddings,
     IndexSettings,
     class_prototypes,
     feature_average,
     head_weights,
+    index_clients,
     label_histogram,
     make_encoder,
+    read_tensors,
+    sample_indices,
+    train_index_network,
+    write_tensors,
 )
-from fedatlas.atlas.client2vec.index import index_clients, sample_indices, train_index_network
-from fedatlas.atlas.encoders.base import Embeddings
-from fedatlas.atlas.encoders.cache import read_tensors, write_tensors
-from fedatlas.client.model import PERSONAL
-from fedatlas.config.config import Config
+from fedatlas.client import PERSONAL
+from fedatlas.config import Config
 from fedatlas.data import Federation
 from fedatlas.seeds import generator, numpy_generator
-from fedatlas.training.model import make_model
+from fedatlas.training import make_model
 from papers.client2vec.quality import quality, sample_quality
 from papers.client2vec.settings import SAMPLES, sections
 from papers.options import Options

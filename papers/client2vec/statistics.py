@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from fedatlas.client.data import ResidentData
-from fedatlas.models.norms import BATCH_NORM_LAYERS
-from fedatlas.runs.run import Run
+from fedatlas.client import ResidentData
+from fedatlas.models import BATCH_NORM_LAYERS
+from fedatlas.runs import Run
 from papers.client2vec.variants import indexed, planned
 from papers.kept_results import read_numbers, result_file, write_result
 from papers.tables import UNFINISHED, Numbers, Task, Variant, task_config, task_federation

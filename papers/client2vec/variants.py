@@ -12,10 +12,7 @@ from torch import Tensor
 
 from fedatlas.atlas import Atlas
 from fedatlas.data import Federation
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.context import ClientContext
-from fedatlas.parts.objective import Term
-from fedatlas.parts.types import Batch, Output
+from fedatlas.parts import Algorithm, Batch, ClientContext, Output, Term
 from papers.client2vec.indexing import Spec, atlas_file, index_spec, make_atlases, whole_federation
 from papers.client2vec.settings import BASES, WEIGHTS, Sections, sections
 from papers.options import Options

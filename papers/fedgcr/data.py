@@ -18,8 +18,16 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fedatlas.data import Dataset, DomainImbalance, Federation, federate, from_image_folder, from_npz, load_dataset
-from fedatlas.data.images import resize_images
+from fedatlas.data import (
+    Dataset,
+    DomainImbalance,
+    Federation,
+    federate,
+    from_image_folder,
+    from_npz,
+    load_dataset,
+    resize_images,
+)
 from fedatlas.seeds import numpy_generator
 from papers.options import one_of, script
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedatlas.client.data import ResidentData
+from fedatlas.client import ResidentData
 from fedatlas.errors import UsageError
-from fedatlas.models.prompted import TypePrompted
+from fedatlas.models import TypePrompted
 from fedatlas.seeds import derive
 from papers.drawing import blank, keep
 from papers.fedgcr.measuring import train

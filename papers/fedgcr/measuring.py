@@ -8,18 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedatlas.algorithms import build_algorithm
-from fedatlas.algorithms.fedgc import ADAMW
-from fedatlas.algorithms.fedgr import TYPE_VECTOR
-from fedatlas.atlas.grouping import cluster_accuracy, group_clients
-from fedatlas.client.work import LocalWork
+from fedatlas.algorithms import ADAMW, TYPE_VECTOR, build_algorithm
+from fedatlas.atlas import cluster_accuracy, group_clients
+from fedatlas.client import LocalWork
 from fedatlas.data import Federation
-from fedatlas.engines.simulator import Simulator
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.types import Memory, ServerState, Tensors, Upload
-from fedatlas.training.metrics import summarize
-from fedatlas.training.model import make_model
-from fedatlas.training.rounds import Round, play
+from fedatlas.engines import Simulator
+from fedatlas.parts import Algorithm, Memory, ServerState, Tensors, Upload
+from fedatlas.training import Round, make_model, play, summarize
 from papers.fedgcr.data import TYPES, make_federation
 from papers.tables import Numbers, Task
 

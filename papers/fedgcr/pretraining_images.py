@@ -21,10 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.data import Dataset, load_dataset
-from fedatlas.data.images import resize_images
-from fedatlas.data.loading.digits import digits_originals, load_digits_domains
-from fedatlas.data.loading.published_files import read_idx_folder
+from fedatlas.data import Dataset, digits_originals, load_dataset, load_digits_domains, read_idx_folder, resize_images
 from fedatlas.errors import DataError
 
 SIDE = 32

@@ -11,8 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from fedatlas.models import build_model
-from fedatlas.models.prompted import PromptedClassifier
+from fedatlas.models import PromptedClassifier, build_model
 from fedatlas.seeds import numpy_generator
 from papers.fedgcr.data import load_images
 from papers.tables import Numbers, Task

@@ -8,7 +8,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from fedatlas.errors import DataError
-from fedatlas.models.prompted import HUB_PREFIX
+from fedatlas.models import HUB_PREFIX
 from papers.fedgcr.data import TYPES
 from papers.fedgcr.measuring import measured
 from papers.options import Options, read_options

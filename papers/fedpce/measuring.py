@@ -11,13 +11,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Self
 
-from fedatlas.adapting.adapter import Adapter
-from fedatlas.adapting.result import Adapted
-from fedatlas.atlas.from_run import run_atlas
-from fedatlas.atlas.grouping import cluster_accuracy
-from fedatlas.config.config import Config
+from fedatlas.adapting import Adapted, Adapter
+from fedatlas.atlas import cluster_accuracy, run_atlas
+from fedatlas.config import Config
 from fedatlas.data import Federation
-from fedatlas.runs.run import Run
+from fedatlas.runs import Run
 from papers.kept_results import write_result
 from papers.tables import UNFINISHED, Numbers, Task, late, train_in_time
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.lines import Line2D
 
 from fedatlas.atlas import Atlas
-from fedatlas.report.colors import DOMAINS, nth
+from fedatlas.report import DOMAINS, nth
 from papers.drawing import blank, keep
 from papers.fedpce.setting import KINDS
 from papers.options import Options

@@ -1,6 +1,6 @@
 """Table 2: the six methods by the degradation of the clients; Digits, which the paper leaves out, by set."""
 
-from fedatlas.data.loading.digits import DOMAINS
+from fedatlas.data import DOMAINS
 from papers.fedpce.setting import DIGITS, KINDS, METHODS, SETS, all_methods, options_of, said, shown
 from papers.options import Options, script
 from papers.tables import Cell, Table, measure, write_table

@@ -6,9 +6,9 @@ from statistics import median
 
 import torch
 
-from fedatlas.algorithms.client2vec_sampling import SimilarityWeights, SimilarToLast
+from fedatlas.algorithms import SimilarityWeights, SimilarToLast
 from fedatlas.atlas import Atlas
-from fedatlas.parts.types import ClientInfo, Cohort, Upload
+from fedatlas.parts import ClientInfo, Cohort, Upload
 from fedatlas.seeds import generator, numpy_generator
 
 CLIENTS, WIDTH, COHORT, ROUNDS = 100_000, 512, 100, 20

@@ -23,13 +23,18 @@ import sklearn.datasets
 import torch
 from PIL import Image
 
-from fedatlas.atlas.doctor.columns import DISTINCT, describe_columns, find_faults
-from fedatlas.atlas.doctor.examination import Examination, examine
-from fedatlas.atlas.doctor.inverted import find_inverted
-from fedatlas.atlas.doctor.swapped import FEWEST
-from fedatlas.atlas.summary import Summary, summarise
-from fedatlas.data import NaturalId, federate, load_dataset
-from fedatlas.data.federation import Client, Federation
+from fedatlas.atlas import (
+    DISTINCT,
+    FEWEST,
+    Examination,
+    Summary,
+    describe_columns,
+    examine,
+    find_faults,
+    find_inverted,
+    summarise,
+)
+from fedatlas.data import Client, Federation, NaturalId, federate, load_dataset
 from fedatlas.seeds import numpy_generator
 from papers.tools.shifted_pools import Kind, Pool, Recipe, load_pool
 from papers.tools.verdict import shuffled

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from fedatlas import from_arrays, load_dataset
-from fedatlas.data.dataset import Dataset
+from fedatlas.data import Dataset
 from fedatlas.seeds import numpy_generator
 
 DIGIT_SETS = ("mnist", "usps", "mnistm", "svhn")

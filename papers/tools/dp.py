@@ -19,10 +19,9 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from fedatlas import Algorithm, Federation, Settings, federate, train
-from fedatlas.algorithms import dp_fedavg, fedavg
-from fedatlas.algorithms.accountant import noise_for
+from fedatlas.algorithms import dp_fedavg, fedavg, noise_for
 from fedatlas.data import Dirichlet
-from fedatlas.parts.optimizer import SGD
+from fedatlas.parts import SGD
 from papers.tools.small_digits import small_digits
 
 CLIENTS, COHORT, ROUNDS, DELTA = 200, 50, 40, 1e-3

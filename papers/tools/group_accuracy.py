@@ -14,11 +14,10 @@ from torch.nn.functional import avg_pool2d
 
 from fedatlas import Client, Federation, Simulator, from_arrays, play
 from fedatlas.algorithms import fedavg, grouped
-from fedatlas.client.work import LocalWork
-from fedatlas.data.dataset import Dataset
-from fedatlas.parts.optimizer import SGD
-from fedatlas.training.groups import evaluate
-from fedatlas.training.model import make_model
+from fedatlas.client import LocalWork
+from fedatlas.data import Dataset
+from fedatlas.parts import SGD
+from fedatlas.training import evaluate, make_model
 
 ROUNDS, LR, BATCH, HIDDEN, TESTS = 60, 0.3, 10, 32, 40
 

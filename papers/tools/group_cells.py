@@ -12,9 +12,18 @@ from typing import Any, Literal
 import numpy as np
 
 from fedatlas import Federation, federate, from_arrays, load_dataset
-from fedatlas.data import Augment, Dirichlet, DomainImbalance, Iid, NaturalId, PermutedLabels, Rotated, Transform
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.partitions.basic import Partition
+from fedatlas.data import (
+    Augment,
+    Dataset,
+    Dirichlet,
+    DomainImbalance,
+    Iid,
+    NaturalId,
+    Partition,
+    PermutedLabels,
+    Rotated,
+    Transform,
+)
 from fedatlas.seeds import numpy_generator
 from papers.tools.domain_sets import DOMAIN_SETS
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
-from fedatlas.report.intervals import over_seeds
+from fedatlas.report import over_seeds
 
 Result = dict[str, Any]
 NAMES = {

@@ -26,12 +26,10 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from fedatlas import Algorithm, Federation, Run, Settings, make_atlas, train
-from fedatlas.algorithms import cfl, fedavg, fedbn, fedpce, grouped, ifca
-from fedatlas.algorithms.ifca import ByLoss
-from fedatlas.atlas.encoders.projection import WIDTH
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.sharing import ByGroup, Level
-from fedatlas.runs.files import atomic_write
+from fedatlas.algorithms import ByLoss, cfl, fedavg, fedbn, fedpce, grouped, ifca
+from fedatlas.atlas import WIDTH
+from fedatlas.parts import SGD, ByGroup, Level
+from fedatlas.runs import atomic_write
 from papers.tools.group_cells import CELLS
 from papers.tools.group_tables import NAMES, Result, paired, tables
 

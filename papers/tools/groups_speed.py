@@ -25,15 +25,12 @@ from sklearn.metrics import adjusted_rand_score
 from fedatlas import Algorithm, Federation, federate, load_dataset, make_atlas
 from fedatlas.algorithms import fedavg
 from fedatlas.atlas import Embeddings, class_prototypes
-from fedatlas.client.work import LocalWork
-from fedatlas.data import Iid
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client
-from fedatlas.engines.simulator import Simulator
-from fedatlas.parts.sharing import ByGroup
+from fedatlas.client import LocalWork
+from fedatlas.data import Client, Dataset, Iid
+from fedatlas.engines import Simulator
+from fedatlas.parts import ByGroup
 from fedatlas.seeds import numpy_generator, repeatable
-from fedatlas.training.model import make_model
-from fedatlas.training.rounds import play
+from fedatlas.training import make_model, play
 
 CLASSES, FEATURES, EXAMPLES, KINDS = 10, 16, 30, 5
 """Of the made-up clients."""

@@ -36,14 +36,25 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedatlas import Atlas, Client, Federation, load_dataset
-from fedatlas.atlas import Embeddings, class_prototypes, feature_average, label_histogram, make_encoder
+from fedatlas.atlas import (
+    DSAIGN,
+    Embeddings,
+    IndexSettings,
+    IndexTraining,
+    class_prototypes,
+    clip_rows,
+    feature_average,
+    index_clients,
+    label_histogram,
+    leading_directions,
+    make_encoder,
+    narrowed,
+    projection_row,
+    sample_indices,
+    train_index_network,
+)
 from fedatlas.atlas import principal_angles as by_angles
-from fedatlas.atlas.client2vec.index import index_clients, sample_indices, train_index_network
-from fedatlas.atlas.client2vec.network import DSAIGN
-from fedatlas.atlas.client2vec.settings import IndexSettings, IndexTraining
-from fedatlas.atlas.noise import clip_rows
-from fedatlas.atlas.subspaces import leading_directions, narrowed, projection_row
-from fedatlas.data.dataset import Dataset
+from fedatlas.data import Dataset
 from fedatlas.seeds import generator, numpy_generator
 from papers.tools.group_accuracy import group_accuracy, small_images, tests_of
 

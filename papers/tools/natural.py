@@ -26,7 +26,7 @@ import pandas as pd
 import torch
 
 import fedatlas
-from fedatlas.atlas.doctor.diagnosis import Diagnosis
+from fedatlas.atlas import Diagnosis
 from fedatlas.data import from_table
 
 CLIENTS = 3

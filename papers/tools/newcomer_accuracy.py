@@ -24,9 +24,9 @@ import torch
 from fedatlas import Algorithm, Federation, Settings, federate, make_atlas, train
 from fedatlas.adapting import Adapter
 from fedatlas.algorithms import fedavg, fedbn, fedpce, grouped
-from fedatlas.atlas.atlas import Atlas
-from fedatlas.parts.optimizer import SGD
-from fedatlas.runs.files import atomic_write
+from fedatlas.atlas import Atlas
+from fedatlas.parts import SGD
+from fedatlas.runs import atomic_write
 from papers.tools.group_cells import SHIFTS, load
 
 CLIENTS, NEWCOMERS, IMAGES = 32, 8, 200

@@ -14,11 +14,7 @@ from pathlib import Path
 
 import torch
 
-from fedatlas.atlas.doctor.reference import Pairing, pairings
-from fedatlas.atlas.doctor.suspect import threshold
-from fedatlas.atlas.doctor.swapped import FEWEST, MOSTLY, SURELY, UNEXPLAINED
-from fedatlas.atlas.summary import summarise
-from fedatlas.atlas.verdict import judge
+from fedatlas.atlas import FEWEST, MOSTLY, SURELY, UNEXPLAINED, Pairing, judge, pairings, summarise, threshold
 from fedatlas.seeds import numpy_generator
 from papers.tools.check import SKEWS, clean_settings, load
 from papers.tools.shifted_pools import Pool, Recipe

@@ -30,16 +30,13 @@ import numpy as np
 import torch
 
 from fedatlas import Algorithm, Federation, Simulator, federate, from_arrays, play
-from fedatlas.algorithms import capped, clipped, fedavg, krum, median, multi_krum, trimmed_mean
-from fedatlas.algorithms.capped import Cap
-from fedatlas.client.work import LocalWork
+from fedatlas.algorithms import Cap, capped, clipped, fedavg, krum, median, multi_krum, trimmed_mean
+from fedatlas.client import LocalWork
 from fedatlas.data import Dirichlet
 from fedatlas.errors import TrainingError
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import Assignment, Upload
+from fedatlas.parts import SGD, Assignment, Upload
 from fedatlas.seeds import generator
-from fedatlas.training.groups import evaluate
-from fedatlas.training.model import make_model
+from fedatlas.training import evaluate, make_model
 from papers.tools.small_digits import small_digits
 
 CLIENTS = 10

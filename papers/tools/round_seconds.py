@@ -13,9 +13,10 @@ import tempfile
 from pathlib import Path
 
 from fedatlas.algorithms import standalone
-from fedatlas.cli.train_config import train_config, unfit_algorithms
-from fedatlas.config.config import Config
-from fedatlas.training.settings import Machine
+from fedatlas.cli import unfit_algorithms
+from fedatlas.cli.train_config import train_config
+from fedatlas.config import Config
+from fedatlas.training import Machine
 
 
 def main() -> None:

@@ -15,9 +15,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.atlas import Atlas, Embeddings, class_prototypes, feature_average, make_encoder
-from fedatlas.data import load_dataset
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
+from fedatlas.data import Client, Dataset, Federation, load_dataset
 from fedatlas.seeds import numpy_generator
 
 Naming = tuple[int, ...]

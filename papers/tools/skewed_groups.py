@@ -19,11 +19,8 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from fedatlas import federate
-from fedatlas.atlas import make_encoder
-from fedatlas.atlas.summary import summarise
-from fedatlas.atlas.verdict import judge
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
+from fedatlas.atlas import judge, make_encoder, summarise
+from fedatlas.data import Client, Dataset, Federation
 from papers.tools.group_cells import CELLS, load
 from papers.tools.verdict import oracle
 

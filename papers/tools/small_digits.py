@@ -3,7 +3,7 @@
 from torch.nn.functional import avg_pool2d
 
 from fedatlas import from_arrays, load_dataset
-from fedatlas.data.dataset import Dataset
+from fedatlas.data import Dataset
 
 
 def small_digits() -> Dataset:

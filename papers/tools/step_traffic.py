@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedatlas.algorithms.fedmix import MixedCrossEntropy
+from fedatlas.algorithms import MixedCrossEntropy
 from fedatlas.models import build_model
-from fedatlas.parts.types import Batch, Output
+from fedatlas.parts import Batch, Output
 from papers.options import script
 
 BATCH, SIDE, CLASSES = 64, 32, 10

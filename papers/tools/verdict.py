@@ -21,11 +21,18 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from fedatlas.atlas.doctor.examination import Examination, examine
-from fedatlas.atlas.floor import noise_floor
-from fedatlas.atlas.merge import cells_of, scores, weigh_evidence
-from fedatlas.atlas.summary import Summary, summarise
-from fedatlas.atlas.verdict import Verdict, judge
+from fedatlas.atlas import (
+    Examination,
+    Summary,
+    Verdict,
+    cells_of,
+    examine,
+    judge,
+    noise_floor,
+    scores,
+    summarise,
+    weigh_evidence,
+)
 from fedatlas.seeds import numpy_generator
 from papers.tools.shifted_pools import Kind, Naming, Pool, Recipe, load_pool
 

@@ -151,6 +151,11 @@ def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
     return get, offered
 
 
+def exported(package: str) -> list[str]:
+    """Return the names that a package offers and imports when they are first used."""
+    return list(_exports(str(sys.modules[package].__file__)))
+
+
 @cache
 def _modules(file: str) -> list[str]:
     """Return the modules and packages beside a package's ``__init__``."""

@@ -9,26 +9,21 @@ import pytest
 import torch
 from torch import nn
 
+from fedatlas import train
 from fedatlas.adapting.adapter import Adapter, adapt
 from fedatlas.adapting.examples import with_few
 from fedatlas.adapting.tuning import Tuning
-from fedatlas.algorithms import fedavg, fedbn, fedper, fedprox
-from fedatlas.algorithms.fedpce import fedpce
-from fedatlas.algorithms.fedper import KeepHead
+from fedatlas.algorithms import KeepHead, fedavg, fedbn, fedpce, fedper, fedprox
 from fedatlas.cli.train_config import train_config
-from fedatlas.client.work import LocalWork
-from fedatlas.config.config import Config
-from fedatlas.data import Augment, Dataset, Federation
-from fedatlas.data.transforms import GaussianNoise
+from fedatlas.client import LocalWork
+from fedatlas.config import Config
+from fedatlas.data import Augment, Dataset, Federation, GaussianNoise
 from fedatlas.errors import DataError, FedatlasError, UsageError
-from fedatlas.models.build import build_model
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import CrossEntropy
-from fedatlas.parts.optimizer import SGD, Adam
-from fedatlas.runs.run import Run
-from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.settings import Machine
-from fedatlas.training.train import train
+from fedatlas.models import build_model
+from fedatlas.parts import SGD, Adam, Algorithm, CrossEntropy
+from fedatlas.runs import Run
+from fedatlas.testing import tiny_federation
+from fedatlas.training import Machine
 from raising import raises
 from tiny import Line, Norms, blob_federation, image_run, line_federation, same_bits
 

@@ -8,17 +8,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedatlas import train
 from fedatlas.adapting.adapter import Adapter
 from fedatlas.adapting.comparing import folds_of, gains, judge_gain
 from fedatlas.adapting.result import Adapted, AdaptingStopped
 from fedatlas.adapting.tuning import Tuning
 from fedatlas.algorithms import fedavg
-from fedatlas.data.task import find_task
-from fedatlas.parts.metric import Accuracy, always
-from fedatlas.parts.optimizer import SGD
-from fedatlas.report.served import _newcomer
-from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.train import train
+from fedatlas.data import find_task
+from fedatlas.parts import SGD, Accuracy, always
+from fedatlas.report import _newcomer
+from fedatlas.testing import tiny_federation
 from tiny import Line, image_run, line_federation, same_bits
 
 FEW = {"rounds": 2, "steps": 5, "batch_size": 20, "lr": 1.0, "tune": "head"}

@@ -5,17 +5,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fedatlas import train
 from fedatlas.adapting.adapter import Adapter, adapt
 from fedatlas.adapting.export import file_stem, load_personalised, read_about
 from fedatlas.adapting.result import Adapted
-from fedatlas.algorithms import fedavg, fedbn, fedper
-from fedatlas.algorithms.fedpce import fedpce
+from fedatlas.algorithms import fedavg, fedbn, fedpce, fedper
 from fedatlas.errors import RunFolderError, UsageError
-from fedatlas.models import build_model
-from fedatlas.models.conditioned import ConditionedClassifier
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.train import train
+from fedatlas.models import ConditionedClassifier, build_model
+from fedatlas.parts import Algorithm
+from fedatlas.testing import tiny_federation
 from raising import raises
 from tiny import Norms, blob_federation, image_run
 

@@ -15,7 +15,7 @@ import fedatlas
 from commands import invoke
 from fedatlas.adapting import export_run, load_personalised, read_about
 from fedatlas.errors import UsageError
-from fedatlas.testing.tiny import tiny_federation
+from fedatlas.testing import tiny_federation
 from raising import raises
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))

@@ -11,25 +11,20 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedatlas import train
 from fedatlas.adapting import Adapter, load_personalised, read_about
 from fedatlas.adapting.placement import place_by_loss
 from fedatlas.algorithms import cfl, fedavg, fedbn, ifca
 from fedatlas.algorithms import grouped as from_atlas
-from fedatlas.atlas import Atlas, make_atlas
-from fedatlas.atlas.from_run import run_atlas
+from fedatlas.atlas import Atlas, make_atlas, run_atlas
 from fedatlas.cli.app import app
-from fedatlas.client.model import PERSONAL
-from fedatlas.data import Dataset, Federation
-from fedatlas.data.federation import Client
+from fedatlas.client import PERSONAL
+from fedatlas.data import Client, Dataset, Federation
 from fedatlas.errors import DataError, UsageError
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.sharing import ByGroup, Level
-from fedatlas.parts.trial import ByTrial
-from fedatlas.parts.types import GROUP
-from fedatlas.runs.run import ATLAS, Run
+from fedatlas.parts import GROUP, Algorithm, ByGroup, ByTrial, Level
+from fedatlas.runs import ATLAS, Run
 from fedatlas.seeds import generator
-from fedatlas.training.settings import Settings
-from fedatlas.training.train import train
+from fedatlas.training import Settings
 from raising import raises
 from tiny import same_bits
 

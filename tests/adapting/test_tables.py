@@ -7,12 +7,11 @@ import torch
 
 from fedatlas.adapting.adapter import Adapter
 from fedatlas.cli.train_config import train_config
-from fedatlas.config.config import Config
-from fedatlas.config.reopen import run_reading
+from fedatlas.config import Config, run_reading
 from fedatlas.data import load_dataset
 from fedatlas.errors import DataError
-from fedatlas.runs.run import Run
-from fedatlas.training.settings import Machine
+from fedatlas.runs import Run
+from fedatlas.training import Machine
 from raising import raises
 
 ROWS = "a,10,x,0\na,20,y,3\na,,x,0\nb,30,x,1\nb,40,y,0\nb,50,y,2\n" * 4

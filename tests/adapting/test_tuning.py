@@ -5,25 +5,18 @@ from typing import Any
 import pytest
 import torch
 
+from fedatlas import train
 from fedatlas.adapting.adapter import Adapter
 from fedatlas.adapting.result import Adapted, AdaptingStopped
 from fedatlas.adapting.tuning import Tuning, can_tune_together
-from fedatlas.algorithms import fedavg, fedbn, fedper
-from fedatlas.algorithms.fedpce import fedpce
-from fedatlas.algorithms.fedsam import SharpnessAware
+from fedatlas.algorithms import SharpnessAware, fedavg, fedbn, fedpce, fedper
 from fedatlas.atlas import Atlas
-from fedatlas.client.context import LocalContext
-from fedatlas.client.data import ResidentData
-from fedatlas.client.work import LocalWork
-from fedatlas.engines.capture import Captured
-from fedatlas.engines.simulator import Simulator
+from fedatlas.client import LocalContext, LocalWork, ResidentData
+from fedatlas.engines import Captured, Simulator
 from fedatlas.errors import TrainingError, UsageError
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.optimizer import SGD, Adam
-from fedatlas.parts.types import Tensors
-from fedatlas.runs.run import Run
-from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.train import train
+from fedatlas.parts import SGD, Adam, Algorithm, Tensors
+from fedatlas.runs import Run
+from fedatlas.testing import tiny_federation
 from raising import raises
 from tiny import Again, Norms, blob_federation, same_bits
 

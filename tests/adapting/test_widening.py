@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from fedatlas import train
 from fedatlas.adapting.adapter import Adapter, adapt
 from fedatlas.adapting.tuning import can_tune_together
 from fedatlas.algorithms import fedavg, fedbn, scaffold
 from fedatlas.errors import UsageError
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.optimizer import SGD, Adam
-from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.train import train
+from fedatlas.parts import SGD, Adam, Algorithm
+from fedatlas.testing import tiny_federation
 from raising import raises
 from tiny import Line, image_run, line_federation, same_bits
 

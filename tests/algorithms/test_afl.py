@@ -7,10 +7,7 @@ from scipy.optimize import minimize
 from fedatlas.algorithms.afl import Agnostic, afl, onto_simplex
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.errors import UsageError
-from fedatlas.parts.disclosure import words
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import ClientInfo, Cohort, Upload
-from fedatlas.parts.weighting import Equal
+from fedatlas.parts import SGD, ClientInfo, Cohort, Equal, Upload, words
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 

@@ -8,8 +8,7 @@ from fedatlas import federate, from_arrays, train
 from fedatlas.algorithms.cfl import BySplitting, Linkage, bipartition, cfl
 from fedatlas.data import NaturalId
 from fedatlas.errors import UsageError
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import ClientInfo, Cohort, Upload
+from fedatlas.parts import SGD, ClientInfo, Cohort, Upload
 from raising import raises
 from tiny import Norms, blob_federation, play, same_bits
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from atlases import by_hand, random_atlas
+from fedatlas import check_algorithm
 from fedatlas.algorithms import (
     clustered,
     fedavg,
@@ -25,10 +26,9 @@ from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.algorithms.client2vec_objective import AtlasVectors, IndexOrthogonality, Projected
 from fedatlas.algorithms.client2vec_sampling import SimilarityWeights, SimilarToLast
 from fedatlas.errors import UsageError
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.testing.check_algorithm import check_algorithm
-from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.model import make_model
+from fedatlas.parts import Algorithm
+from fedatlas.testing import tiny_federation
+from fedatlas.training import make_model
 from raising import raises
 from tiny import Norms, blob_federation, play, same_bits
 

@@ -10,20 +10,14 @@ from atlases import A, B, C, random_atlas, roster_of
 from fedatlas.algorithms import fedavg, fedbn, fedper
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.algorithms.client2vec_objective import KeepProjection, Projected, projection_parameters
-from fedatlas.atlas.atlas import Atlas
-from fedatlas.client.work import LocalWork
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
+from fedatlas.atlas import Atlas
+from fedatlas.client import LocalWork
+from fedatlas.data import Client, Dataset, Federation
 from fedatlas.errors import UsageError
-from fedatlas.models.head import head_parameters
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.disclosure import words
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.split import Split
-from fedatlas.parts.types import Tensors
+from fedatlas.models import head_parameters
+from fedatlas.parts import SGD, Algorithm, Split, Tensors, words
 from fedatlas.seeds import generator
-from fedatlas.training.model import make_model
-from fedatlas.training.rounds import RoundRecord
+from fedatlas.training import RoundRecord, make_model
 from raising import raises
 from tiny import Norms, blob_federation, play, same_bits
 

@@ -12,12 +12,10 @@ from atlases import by_hand, random_atlas, roster_of
 from fedatlas.algorithms import fedavg, feddyn, scaffold
 from fedatlas.algorithms.client2vec import client2vec
 from fedatlas.algorithms.client2vec_sampling import SimilarityWeights, SimilarToLast
-from fedatlas.atlas.atlas import Atlas
-from fedatlas.client.work import LocalWork
+from fedatlas.atlas import Atlas
+from fedatlas.client import LocalWork
 from fedatlas.errors import UsageError
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import ClientInfo, Cohort, Roster, Upload
+from fedatlas.parts import SGD, Algorithm, ClientInfo, Cohort, Roster, Upload
 from fedatlas.seeds import numpy_generator
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits

@@ -5,7 +5,7 @@ from fedatlas.algorithms import capped, clipped, fedavg, feddisco
 from fedatlas.algorithms.capped import Cap
 from fedatlas.algorithms.clipped import Clipped
 from fedatlas.errors import UsageError
-from fedatlas.parts.combination import Gathered
+from fedatlas.parts import Gathered
 from raising import raises
 from tiny import Norms, blob_federation, change_cohort, combined, play, same_bits
 

@@ -24,9 +24,7 @@ from fedatlas.algorithms.clustered import (
 )
 from fedatlas.algorithms.fedbn import fedbn
 from fedatlas.errors import UsageError
-from fedatlas.parts.server_rule import ServerRule
-from fedatlas.parts.types import ClientInfo, Cohort, Tensors, Upload
-from fedatlas.parts.weighting import ByExamples, Equal, Weighting
+from fedatlas.parts import ByExamples, ClientInfo, Cohort, Equal, ServerRule, Tensors, Upload, Weighting
 from raising import raises
 from tiny import Norms, blob_federation, line_federation, play, same_bits
 

@@ -12,8 +12,8 @@ from atlases import by_hand, turned_atlas
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.fedgcr import PRESETS
 from fedatlas.algorithms.fedpce import Grouped
-from fedatlas.models.prompted import DEFAULT_WEIGHTS, prompted_vit
-from fedatlas.parts.optimizer import Adam
+from fedatlas.models import DEFAULT_WEIGHTS, prompted_vit
+from fedatlas.parts import Adam
 from pages import as_told, read, told
 
 NOT_NAMED = {

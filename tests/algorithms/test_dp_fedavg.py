@@ -22,9 +22,7 @@ from fedatlas.algorithms import (
 from fedatlas.algorithms.clustered import clustered
 from fedatlas.algorithms.dp_fedavg import NoisySum, _secure_normal
 from fedatlas.errors import UsageError
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.sampler import Poisson, Uniform
+from fedatlas.parts import SGD, Algorithm, Poisson, Uniform
 from fedatlas.seeds import generator, numpy_generator
 from raising import raises
 from tiny import Line, Norms, blob_federation, change_cohort, combined, line_federation, play, same_bits

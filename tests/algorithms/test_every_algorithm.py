@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+from fedatlas import check_algorithm
 from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg, standalone
 from fedatlas.algorithms.fedavgm import Momentum, fedavgm
 from fedatlas.algorithms.fedbn import KeepNorms
@@ -12,16 +13,10 @@ from fedatlas.algorithms.feddyn import DynamicPull, feddyn
 from fedatlas.algorithms.fediir import MeanHeadGradient, fediir
 from fedatlas.algorithms.fedper import KeepHead
 from fedatlas.algorithms.moon import ModelContrast, moon
-from fedatlas.client.work import LocalWork
+from fedatlas.client import LocalWork
 from fedatlas.models import build_model
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.sharing import ByGroup, Level
-from fedatlas.parts.split import Split
-from fedatlas.parts.types import ServerState
-from fedatlas.parts.weighting import Equal
-from fedatlas.testing.check_algorithm import check_algorithm
-from fedatlas.testing.tiny import Kind
+from fedatlas.parts import SGD, Algorithm, ByGroup, Equal, Level, ServerState, Split
+from fedatlas.testing import Kind
 from tiny import Norms, blob_federation, play, same_bits
 
 NEEDS_PROMPTS = {name for name in ALGORITHMS if ALGORITHMS.facts(name).get("model") == "prompted_vit"}

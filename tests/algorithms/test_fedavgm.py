@@ -4,7 +4,7 @@ import torch
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.fedavgm import Momentum, fedavgm
 from fedatlas.errors import UsageError
-from fedatlas.parts.optimizer import SGD
+from fedatlas.parts import SGD
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from fedatlas.algorithms.fedbn import KeepNorms, fedbn
 from fedatlas.errors import UsageError
 from fedatlas.models import NORM_LAYERS, build_model
-from fedatlas.parts.optimizer import SGD
+from fedatlas.parts import SGD
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 

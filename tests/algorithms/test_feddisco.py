@@ -11,9 +11,7 @@ from fedatlas.algorithms.qffl import qffl
 from fedatlas.algorithms.scaffold import scaffold
 from fedatlas.algorithms.term import term
 from fedatlas.errors import UsageError
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.disclosure import words
-from fedatlas.parts.weighting import Equal
+from fedatlas.parts import Algorithm, Equal, words
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 

@@ -8,14 +8,10 @@ from torch import nn
 
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.feddyn import Clipped, DynamicPull, feddyn
-from fedatlas.client.work import LocalWork
+from fedatlas.client import LocalWork
 from fedatlas.errors import UsageError
-from fedatlas.parts.context import ClientContext
-from fedatlas.parts.disclosure import words
-from fedatlas.parts.optimizer import SGD, Adam
-from fedatlas.parts.split import Split
-from fedatlas.parts.weighting import Equal
-from fedatlas.training.rounds import play as play_rounds
+from fedatlas.parts import SGD, Adam, ClientContext, Equal, Split, words
+from fedatlas.training import play as play_rounds
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 

@@ -8,19 +8,17 @@ import torch
 from torch import Tensor
 
 from engines.test_captured_step import StagedEngine
+from fedatlas import check_algorithm
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedgc import ADAMW, Customized, GroupCentres, GroupCustomization, fedgc
 from fedatlas.algorithms.fedgcr import fedgcr
 from fedatlas.algorithms.fedgr import FixedGroups, GroupLoss, TypeGroups, TypeVector, fedgr
-from fedatlas.client.work import LocalWork
-from fedatlas.engines.simulator import Simulator
+from fedatlas.client import LocalWork
+from fedatlas.engines import Simulator
 from fedatlas.errors import UsageError
-from fedatlas.models.prompted import CustomizedClassifier
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.optimizer import SGD, Adam
-from fedatlas.parts.types import Assignment, Memory, Tensors, Upload
-from fedatlas.testing.check_algorithm import check_algorithm
-from fedatlas.training.rounds import play as play_rounds
+from fedatlas.models import CustomizedClassifier
+from fedatlas.parts import SGD, Adam, Algorithm, Assignment, Memory, Tensors, Upload
+from fedatlas.training import play as play_rounds
 from raising import raises
 from tiny import Line, Norms, line_federation, play, same_bits
 from typed_clients import KINDS, Typed, image_federation, tiny_vit

@@ -7,19 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedatlas import check_algorithm
 from fedatlas.algorithms import build_algorithm, fedavg, feddyn, qffl, scaffold
 from fedatlas.algorithms.fedgc import GroupCentres, fedgc
 from fedatlas.algorithms.fedgcr import fedgcr
 from fedatlas.algorithms.fedgr import FixedGroups, GroupLoss, TypeGroups, TypeVector, fedgr
 from fedatlas.atlas import Atlas
-from fedatlas.client.work import LocalWork
+from fedatlas.client import LocalWork
 from fedatlas.errors import UsageError
-from fedatlas.parts.disclosure import words
-from fedatlas.parts.objective import ReceivedLoss
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import Assignment, ClientInfo, Cohort, Memory, Upload
-from fedatlas.parts.weighting import ByExamples
-from fedatlas.testing.check_algorithm import check_algorithm
+from fedatlas.parts import SGD, Assignment, ByExamples, ClientInfo, Cohort, Memory, ReceivedLoss, Upload, words
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 from typed_clients import Typed, image_federation, tiny_vit

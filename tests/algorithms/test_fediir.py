@@ -6,12 +6,9 @@ from torch import nn
 
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fediir import fediir
-from fedatlas.client.work import LocalWork
+from fedatlas.client import LocalWork
 from fedatlas.errors import UsageError
-from fedatlas.parts.disclosure import words
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import Assignment
-from fedatlas.parts.weighting import Equal
+from fedatlas.parts import SGD, Assignment, Equal, words
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 

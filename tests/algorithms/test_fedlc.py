@@ -6,12 +6,9 @@ import torch
 
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedlc import CalibratedCrossEntropy, fedlc
-from fedatlas.client.context import open_local
-from fedatlas.client.work import LocalWork
+from fedatlas.client import LocalWork, open_local
 from fedatlas.errors import UsageError
-from fedatlas.parts.disclosure import words
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import Assignment, Batch, Output
+from fedatlas.parts import SGD, Assignment, Batch, Output, words
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 

@@ -11,15 +11,11 @@ from torch.func import functional_call
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedmix import MixedCrossEntropy, fedmix
 from fedatlas.algorithms.fedsam import SharpnessAware
-from fedatlas.client.context import open_local
-from fedatlas.client.work import LocalWork
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
+from fedatlas.client import LocalWork, open_local
+from fedatlas.data import Client, Dataset, Federation
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model
-from fedatlas.parts.disclosure import words
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import Assignment, Batch, Output
+from fedatlas.parts import SGD, Assignment, Batch, Output, words
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 

@@ -5,21 +5,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedatlas import check_algorithm
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedpce import ConditionedNorms, Group, Grouped, KeepEmbedding, fedpce
 from fedatlas.algorithms.fedsam import SharpnessAware
-from fedatlas.client.data import ResidentData
-from fedatlas.client.work import LocalWork
+from fedatlas.client import LocalWork, ResidentData
 from fedatlas.errors import UsageError
-from fedatlas.models import build_model
-from fedatlas.models.conditioned import ClientEmbedding, NormGenerators
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.disclosure import words
-from fedatlas.parts.optimizer import SGD, Adam
-from fedatlas.parts.types import Assignment
-from fedatlas.parts.weighting import ByExamples, Equal
-from fedatlas.testing.check_algorithm import check_algorithm
-from fedatlas.testing.tiny import tiny_federation
+from fedatlas.models import ClientEmbedding, NormGenerators, build_model
+from fedatlas.parts import SGD, Adam, Algorithm, Assignment, ByExamples, Equal, words
+from fedatlas.testing import tiny_federation
 from raising import raises
 from tiny import Line, Norms, blob_federation, check_beside_torch, line_federation, play, same_bits
 

@@ -4,10 +4,10 @@ from torch import Tensor, nn
 
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedper import KeepHead, fedper
-from fedatlas.client.work import LocalWork
+from fedatlas.client import LocalWork
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model
-from fedatlas.parts.optimizer import SGD
+from fedatlas.parts import SGD
 from raising import raises
 from tiny import Norms, blob_federation, line_federation, play, same_bits
 

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.fedsam import SharpnessAware, fedsam
-from fedatlas.client.work import LocalWork
+from fedatlas.client import LocalWork
 from fedatlas.errors import UsageError
-from fedatlas.parts.optimizer import SGD, Adam
+from fedatlas.parts import SGD, Adam
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 

@@ -8,11 +8,9 @@ from fedatlas.algorithms.grouped import AtlasGroups, TriedGroups, grouped
 from fedatlas.algorithms.ifca import ifca
 from fedatlas.algorithms.scaffold import scaffold
 from fedatlas.atlas import class_prototypes
-from fedatlas.data.partitions.basic import Iid
-from fedatlas.data.partitions.federate import federate
-from fedatlas.data.partitions.shifts import PermutedLabels, Rotated
+from fedatlas.data import Iid, PermutedLabels, Rotated, federate
 from fedatlas.errors import UsageError
-from fedatlas.parts.sharing import One
+from fedatlas.parts import One
 from raising import raises
 from summaries import gaussian
 

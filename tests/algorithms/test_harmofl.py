@@ -6,14 +6,11 @@ from torch import Tensor, nn
 
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.harmofl import AmplitudeLayer, AmplitudeNorm, AmplitudeNormalised, harmofl
-from fedatlas.client.work import LocalWork
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
+from fedatlas.client import LocalWork
+from fedatlas.data import Client, Dataset, Federation
 from fedatlas.errors import UsageError
-from fedatlas.models.head import head_parameters
-from fedatlas.parts.disclosure import words
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.weighting import Equal
+from fedatlas.models import head_parameters
+from fedatlas.parts import SGD, Equal, words
 from raising import raises
 from tiny import Norms, blob_federation, play, same_bits
 

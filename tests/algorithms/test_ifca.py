@@ -5,12 +5,10 @@ import torch
 from torch import nn
 
 from fedatlas.algorithms.ifca import ByLoss, ifca
-from fedatlas.engines.simulator import Simulator
+from fedatlas.engines import Simulator
 from fedatlas.errors import UsageError
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import Candidate, GroupState
-from fedatlas.training.groups import choose_groups, evaluate
-from fedatlas.training.rounds import initial_state, play
+from fedatlas.parts import SGD, Candidate, GroupState
+from fedatlas.training import choose_groups, evaluate, initial_state, play
 from raising import raises
 from tiny import Line, line_federation
 

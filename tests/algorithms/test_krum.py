@@ -7,8 +7,7 @@ from fedatlas.algorithms import krum, median, multi_krum
 from fedatlas.algorithms.krum import Krum, scores
 from fedatlas.algorithms.multi_krum import MultiKrum
 from fedatlas.errors import UsageError
-from fedatlas.parts.combination import Gathered
-from fedatlas.parts.optimizer import SGD
+from fedatlas.parts import SGD, Gathered
 from raising import raises
 from tiny import Line, change_cohort, combined, line_federation, play
 

@@ -5,16 +5,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedatlas.adapting.adapter import Adapter
+from fedatlas import train
+from fedatlas.adapting import Adapter
 from fedatlas.algorithms import fedavg, local
 from fedatlas.algorithms.clustered import clustered
-from fedatlas.client.work import LocalWork
-from fedatlas.data.federation import Federation
-from fedatlas.parts.optimizer import SGD
-from fedatlas.runs.run import Run
-from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.settings import Settings
-from fedatlas.training.train import train
+from fedatlas.client import LocalWork
+from fedatlas.data import Federation
+from fedatlas.parts import SGD
+from fedatlas.runs import Run
+from fedatlas.testing import tiny_federation
+from fedatlas.training import Settings
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
 WORK = LocalWork(epochs=2, batch_size=8)

@@ -5,9 +5,8 @@ from fedatlas.algorithms import clipped, feddisco, median, qffl, scaffold, term
 from fedatlas.algorithms.clustered import clustered
 from fedatlas.algorithms.median import Median
 from fedatlas.errors import UsageError
-from fedatlas.parts.combination import Gathered
-from fedatlas.parts.optimizer import SGD
-from fedatlas.testing.tiny import tiny_federation
+from fedatlas.parts import SGD, Gathered
+from fedatlas.testing import tiny_federation
 from raising import raises
 from tiny import Line, Norms, blob_federation, change_cohort, combined, line_federation, play, same_bits
 

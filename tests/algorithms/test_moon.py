@@ -6,10 +6,9 @@ from torch import Tensor, nn
 
 from fedatlas.algorithms import fedavg
 from fedatlas.algorithms.moon import ModelContrast, moon
-from fedatlas.client.work import LocalWork
+from fedatlas.client import LocalWork
 from fedatlas.errors import UsageError
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import Assignment, Tensors
+from fedatlas.parts import SGD, Assignment, Tensors
 from raising import raises
 from tiny import Norms, blob_federation, line_federation, play, same_bits
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedatlas.algorithms.fedmix_tangent import logits_along
 from fedatlas.algorithms.moving_norm import moving_batch_norm
-from fedatlas.parts.types import Output
+from fedatlas.parts import Output
 
 EPS = 1e-5
 

@@ -11,13 +11,10 @@ from pathlib import Path
 import pytest
 
 from fedatlas.algorithms import build_algorithm
-from fedatlas.engines.simulator import Simulator
+from fedatlas.engines import Simulator
 from fedatlas.errors import UsageError
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.tensor_math import add
-from fedatlas.parts.types import Assignment, ServerState, Upload
-from fedatlas.training.rounds import initial_state, play
+from fedatlas.parts import SGD, Algorithm, Assignment, ServerState, Upload, add
+from fedatlas.training import initial_state, play
 from tiny import Norms, blob_federation
 
 pytestmark = pytest.mark.attack("a client means harm")

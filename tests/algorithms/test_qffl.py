@@ -5,13 +5,9 @@ import torch
 
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.qffl import FairStep, qffl
-from fedatlas.client.work import LocalWork
+from fedatlas.client import LocalWork
 from fedatlas.errors import TrainingError, UsageError
-from fedatlas.parts.disclosure import words
-from fedatlas.parts.objective import received_losses
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import ClientInfo, Cohort, Upload
-from fedatlas.parts.weighting import Equal
+from fedatlas.parts import SGD, ClientInfo, Cohort, Equal, Upload, received_losses, words
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 

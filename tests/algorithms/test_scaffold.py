@@ -7,12 +7,9 @@ from torch import nn
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.fedsam import SharpnessAware
 from fedatlas.algorithms.scaffold import ControlVariate, scaffold
-from fedatlas.client.work import LocalWork
+from fedatlas.client import LocalWork
 from fedatlas.errors import UsageError
-from fedatlas.parts.disclosure import words
-from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
-from fedatlas.parts.split import Split
-from fedatlas.parts.weighting import Equal
+from fedatlas.parts import SGD, Adam, Equal, LocalOptimizer, Split, words
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 

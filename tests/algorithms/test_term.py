@@ -5,8 +5,7 @@ import pytest
 from fedatlas.algorithms.fedavg import fedavg
 from fedatlas.algorithms.term import Tilted, term
 from fedatlas.errors import UsageError
-from fedatlas.parts.disclosure import words
-from fedatlas.parts.optimizer import SGD
+from fedatlas.parts import SGD, words
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 

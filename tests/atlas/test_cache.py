@@ -9,8 +9,7 @@ from torch import Tensor
 
 from fedatlas.atlas.encoders.base import BatchEncoder
 from fedatlas.atlas.encoders.cache import cache_file
-from fedatlas.data import Client, Dataset, Federation, GaussianNoise, from_arrays
-from fedatlas.data.cache import CACHE_VARIABLE, DEFAULT_FOLDER
+from fedatlas.data import CACHE_VARIABLE, DEFAULT_FOLDER, Client, Dataset, Federation, GaussianNoise, from_arrays
 from fedatlas.seeds import generator
 
 SEEN: list[int] = []

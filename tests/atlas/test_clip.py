@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fedatlas.atlas.encoders.clip import MEAN, STD, Clip, fit_square, read_scaling
 from fedatlas.atlas.encoders.registry import make_encoder
-from fedatlas.data import Client, Dataset, Federation, from_arrays, from_texts
-from fedatlas.data.cache import CACHE_VARIABLE
+from fedatlas.data import CACHE_VARIABLE, Client, Dataset, Federation, from_arrays, from_texts
 from fedatlas.errors import UsageError
 from fedatlas.seeds import generator
 from raising import raises

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedatlas.atlas.encoders.conse import PACKAGES, Conse
-from fedatlas.data import Client, Dataset, Federation, from_arrays, from_texts
-from fedatlas.data.cache import CACHE_VARIABLE
+from fedatlas.data import CACHE_VARIABLE, Client, Dataset, Federation, from_arrays, from_texts
 from fedatlas.errors import UsageError
 from raising import raises
 

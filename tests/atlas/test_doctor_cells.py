@@ -9,8 +9,7 @@ import pytest
 from fedatlas import check, federate, from_table
 from fedatlas.atlas.doctor.cells import with_cells
 from fedatlas.atlas.doctor.suspect import Suspect
-from fedatlas.data import NaturalId
-from fedatlas.data.loading.load import EMBEDDED
+from fedatlas.data import EMBEDDED, NaturalId
 
 
 @pytest.fixture(scope="module")

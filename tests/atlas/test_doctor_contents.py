@@ -11,8 +11,7 @@ from fedatlas.atlas.doctor.figures import ClientFigures, describe_clients, own_e
 from fedatlas.atlas.doctor.pictures import PictureFigures, broken, describe_pictures
 from fedatlas.atlas.doctor.sizes import lacking_classes, small_clients
 from fedatlas.atlas.doctor.suspect import Suspect
-from fedatlas.data import Iid, NaturalId, federate, from_arrays, load_dataset
-from fedatlas.data.federation import Client, Federation
+from fedatlas.data import Client, Federation, Iid, NaturalId, federate, from_arrays, load_dataset
 from fedatlas.errors import DataError
 from fedatlas.seeds import numpy_generator
 from raising import raises

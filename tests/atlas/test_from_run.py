@@ -3,17 +3,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedatlas.adapting.adapter import Adapter
-from fedatlas.algorithms import fedavg, fedbn, fedprox
-from fedatlas.algorithms.client2vec import client2vec
-from fedatlas.algorithms.fedgcr import fedgcr
-from fedatlas.algorithms.fedpce import fedpce
+from fedatlas import train
+from fedatlas.adapting import Adapter
+from fedatlas.algorithms import client2vec, fedavg, fedbn, fedgcr, fedpce, fedprox
 from fedatlas.atlas.from_run import run_atlas
 from fedatlas.errors import UsageError
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.runs.run import Run
-from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.train import train
+from fedatlas.parts import Algorithm
+from fedatlas.runs import Run
+from fedatlas.testing import tiny_federation
 from raising import raises
 
 # One client of the tiny federation has one example.

@@ -19,10 +19,9 @@ from fedatlas.atlas.client2vec.network import DSAIGN, similarity_loss
 from fedatlas.atlas.client2vec.settings import IndexSettings
 from fedatlas.atlas.client2vec.train_federated import Decomposition, index_algorithm, index_work
 from fedatlas.atlas.encoders.base import Embeddings
-from fedatlas.data.federation import Federation
-from fedatlas.data.transforms import Rotate
+from fedatlas.data import Federation, Rotate
 from fedatlas.errors import DataError, TrainingError, UsageError
-from fedatlas.parts.optimizer import Adam
+from fedatlas.parts import Adam
 from raising import raises
 
 TINY = IndexSettings(feed_forward=16, layers=1, heads=2, batch_size=32, upload=16, local_epochs=1, cohort=0.5)

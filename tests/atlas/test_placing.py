@@ -9,7 +9,7 @@ from fedatlas.atlas import Atlas, class_prototypes, feature_average
 from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.merge import Cells, Evidence
 from fedatlas.atlas.placing import Placement, class_terms, place_newcomer
-from fedatlas.data.federation import Federation
+from fedatlas.data import Federation
 from fedatlas.errors import UsageError
 from raising import raises
 from summaries import gaussian

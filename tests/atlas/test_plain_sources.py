@@ -2,8 +2,7 @@ import torch
 
 from fedatlas.atlas.encoders.base import Embeddings
 from fedatlas.atlas.sources import class_prototypes, feature_average, head_weights, label_histogram
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
+from fedatlas.data import Client, Dataset, Federation
 from fedatlas.errors import DataError, UsageError
 from raising import raises
 from tiny import Line, line_federation

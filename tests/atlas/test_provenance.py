@@ -7,18 +7,15 @@ import pytest
 import torch
 
 from claims import claim_again
-from fedatlas.adapting.adapter import Adapter
-from fedatlas.algorithms import fedavg, fedgr, fedper
-from fedatlas.algorithms.client2vec import client2vec
+from fedatlas import train
+from fedatlas.adapting import Adapter
+from fedatlas.algorithms import client2vec, fedavg, fedgr, fedper
 from fedatlas.atlas import Atlas, label_histogram
 from fedatlas.atlas.from_run import run_atlas
 from fedatlas.atlas.provenance import is_other, made_of, origin_remark
-from fedatlas.data import Federation, Iid, NaturalId, Shard, federate, from_arrays
-from fedatlas.data.federation import Origin
-from fedatlas.data.partitions.basic import Share
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.runs.run import Run
-from fedatlas.training.train import train
+from fedatlas.data import Federation, Iid, NaturalId, Origin, Shard, Share, federate, from_arrays
+from fedatlas.parts import Algorithm
+from fedatlas.runs import Run
 
 OTHER = r"the atlas was made from .*Make the atlas of these clients"
 

@@ -6,7 +6,7 @@ from fedatlas.atlas import SOURCES, Atlas, AtlasSettings, IndexSettings, atlas_d
 from fedatlas.atlas.sources import kept_atlas
 from fedatlas.data import Iid, federate, load_dataset
 from fedatlas.errors import UsageError
-from fedatlas.parts.disclosure import words
+from fedatlas.parts import words
 from raising import raises
 from tiny import blob_federation
 

@@ -11,10 +11,9 @@ from fedatlas.atlas.client2vec import train_global as global_index
 from fedatlas.atlas.client2vec.network import DSAIGN
 from fedatlas.atlas.client2vec.settings import IndexSettings
 from fedatlas.atlas.client2vec.train_global import _batches, train_globally
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
+from fedatlas.data import Client, Dataset, Federation
 from fedatlas.seeds import generator
-from fedatlas.training.progress import Silent
+from fedatlas.training import Silent
 from tiny import Again
 
 SETTINGS = IndexSettings(feed_forward=16, layers=1, heads=2, batch_size=16)

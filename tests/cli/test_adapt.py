@@ -10,14 +10,11 @@ import torch
 
 from claims import claim_again
 from commands import invoke
-from fedatlas.adapting.adapter import Adapter
-from fedatlas.adapting.export import load_personalised
-from fedatlas.adapting.tuning import Tuning
-from fedatlas.atlas import Atlas, feature_average, label_histogram, make_encoder
-from fedatlas.atlas.add_client import place_client
+from fedatlas.adapting import Adapter, Tuning, load_personalised
+from fedatlas.atlas import Atlas, feature_average, label_histogram, make_encoder, place_client
 from fedatlas.data import Federation, Iid, federate, load_dataset
 from fedatlas.errors import RunFolderError, UsageError
-from fedatlas.runs.run import Run
+from fedatlas.runs import Run
 from raising import raises
 
 FEW = ["--rounds", 2, "--steps", 3]

@@ -12,7 +12,7 @@ from fedatlas.cli.app import app
 from fedatlas.cli.catalogue import CATALOGUES
 from fedatlas.cli.flower import app as flower
 from fedatlas.cli.terminal import print_error, print_lines, print_rows, remark
-from fedatlas.config.schema import SETTINGS
+from fedatlas.config import SETTINGS
 from fedatlas.errors import UsageError
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from commands import SMALL, invoke
-from fedatlas.atlas.sources import make_atlas
+from fedatlas.atlas import make_atlas
 from fedatlas.cli import train_config
-from fedatlas.config.config import Config
-from fedatlas.runs.run import Run
+from fedatlas.config import Config
+from fedatlas.runs import Run
 from report.pages import read_block
 
 

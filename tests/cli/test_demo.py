@@ -7,8 +7,8 @@ import pytest
 
 from commands import invoke
 from fedatlas.cli.demo_story import Stage, tell_of_heart
-from fedatlas.data.loading.load import EMBEDDED
-from fedatlas.runs.run import Run
+from fedatlas.data import EMBEDDED
+from fedatlas.runs import Run
 from report.pages import read_block
 
 

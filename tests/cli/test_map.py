@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from commands import SMALL, invoke
-from fedatlas.atlas import Atlas
-from fedatlas.atlas.client2vec.settings import EPOCHS
+from fedatlas.atlas import EPOCHS, Atlas
 from fedatlas.cli.map import map_
-from fedatlas.runs.run import Run
+from fedatlas.runs import Run
 
 
 @pytest.mark.filterwarnings("default")

@@ -7,7 +7,7 @@ import pytest
 
 from commands import invoke
 from fedatlas.errors import RunFolderError
-from fedatlas.runs.run import Run
+from fedatlas.runs import Run
 from raising import raises
 from report.run_folders import FOUR, four_correct, write_run
 

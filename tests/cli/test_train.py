@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from commands import SMALL, invoke
-from fedatlas.runs.run import Run
+from fedatlas.runs import Run
 
 
 def test_train_keeps_a_run_and_its_report(arrays: Path, tmp_path: Path) -> None:

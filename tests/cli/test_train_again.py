@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from commands import SMALL, invoke
-from fedatlas.runs.run import Run
+from fedatlas.runs import Run
 
 
 def _contents(folder: Path) -> dict[str, bytes]:

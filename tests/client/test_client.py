@@ -7,22 +7,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedatlas import train
 from fedatlas.algorithms import fedavg, fediir, fedmix, moon
 from fedatlas.client.model import Network, Workbench
 from fedatlas.client.training import draw_order
 from fedatlas.client.work import LocalWork, Precision
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
-from fedatlas.data.transforms import Augment, GaussianNoise
-from fedatlas.engines.simulator import Simulator
+from fedatlas.data import Augment, Client, Dataset, Federation, GaussianNoise
+from fedatlas.engines import Simulator
 from fedatlas.errors import DataError, TrainingError, UsageError
 from fedatlas.models import build_model
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.optimizer import SGD, Adam
-from fedatlas.parts.types import Assignment
-from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.settings import Settings
-from fedatlas.training.train import train
+from fedatlas.parts import SGD, Adam, Algorithm, Assignment
+from fedatlas.testing import tiny_federation
+from fedatlas.training import Settings
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 

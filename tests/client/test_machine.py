@@ -3,7 +3,7 @@ import platform
 import torch
 
 from fedatlas.client.machine import keep_freed_memory
-from fedatlas.data.memory import physical_memory
+from fedatlas.data import physical_memory
 
 
 def test_freed_memory_is_kept_where_the_c_library_can() -> None:

@@ -3,12 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from fedatlas.algorithms import fedavg, fedbn
-from fedatlas.algorithms.fedpce import fedpce
-from fedatlas.parts.optimizer import SGD
-from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.settings import Settings
-from fedatlas.training.train import train
+from fedatlas import train
+from fedatlas.algorithms import fedavg, fedbn, fedpce
+from fedatlas.parts import SGD
+from fedatlas.testing import tiny_federation
+from fedatlas.training import Settings
 from tiny import Line, Norms, blob_federation, line_federation
 
 QUIET = {"progress": False, "workers": 1}

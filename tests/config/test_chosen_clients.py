@@ -11,7 +11,7 @@ from fedatlas import Config, federate, load_dataset, train
 from fedatlas.algorithms import fedavg, grouped
 from fedatlas.data import ByDomain
 from fedatlas.errors import UsageError
-from fedatlas.report.groupings import model_groups
+from fedatlas.report import model_groups
 from raising import raises
 from tiny import Norms, blob_federation
 

@@ -6,12 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 import fedatlas
-from fedatlas.algorithms import user_function
-from fedatlas.algorithms.registry import build_algorithm
+from fedatlas.algorithms import build_algorithm, user_function
 from fedatlas.cli.app import app
 from fedatlas.config.config import Config
 from fedatlas.errors import UsageError
-from fedatlas.runs.run import Run
+from fedatlas.runs import Run
 from raising import raises
 
 OWN = """

@@ -6,20 +6,16 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 import pytest
 
-from fedatlas.algorithms import ALGORITHMS
-from fedatlas.algorithms.fedprox import Proximal
-from fedatlas.cli.checks import default_folder
-from fedatlas.client.data import ResidentData
+from fedatlas.algorithms import ALGORITHMS, Proximal
+from fedatlas.cli import default_folder
+from fedatlas.client import ResidentData
 from fedatlas.config.config import Config
 from fedatlas.config.listing import settings_lines, settings_table
 from fedatlas.config.schema import SETTINGS, TrainingTables
 from fedatlas.data import PARTITIONS, federate
 from fedatlas.errors import UsageError
 from fedatlas.models import MODELS
-from fedatlas.parts.checks import field_kinds
-from fedatlas.parts.optimizer import SGD, Adam
-from fedatlas.parts.registry import OPTIMIZERS
-from fedatlas.parts.split import Buffers
+from fedatlas.parts import OPTIMIZERS, SGD, Adam, Buffers, field_kinds
 from raising import raises
 
 

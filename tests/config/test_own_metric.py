@@ -10,9 +10,9 @@ import fedatlas
 from fedatlas.cli.app import app
 from fedatlas.config.config import Config
 from fedatlas.errors import UsageError
+from fedatlas.flower import serve
 from fedatlas.flower.node.app import make_client_app
-from fedatlas.flower.server.app import serve
-from fedatlas.testing.flower_grid import InProcessGrid
+from fedatlas.testing import InProcessGrid
 from flower_network import handed_out, simulated
 from raising import raises
 

@@ -6,17 +6,15 @@ from pathlib import Path
 
 import torch
 
+from fedatlas import train
 from fedatlas.algorithms import fedavg
 from fedatlas.config.config import Config
 from fedatlas.config.reopen import run_federation, run_reading
 from fedatlas.data import Dataset, Iid, federate
 from fedatlas.errors import DataError
-from fedatlas.runs.run import CONFIG, RESOLVED, Run
-from fedatlas.runs.writer import RunFolder
-from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.progress import make_progress
-from fedatlas.training.settings import Machine
-from fedatlas.training.train import fingerprint, train, train_run
+from fedatlas.runs import CONFIG, RESOLVED, Run, RunFolder
+from fedatlas.testing import tiny_federation
+from fedatlas.training import Machine, fingerprint, make_progress, train_run
 from raising import raises
 from report.run_folders import client, write_run
 

@@ -16,8 +16,8 @@ from PIL import Image
 from safetensors.torch import save
 
 from fedatlas import Atlas, load_dataset
-from fedatlas.atlas.storage import write_vectors
-from fedatlas.config.config import Config
+from fedatlas.atlas import write_vectors
+from fedatlas.config import Config
 from fedatlas.data.loading.arrays import MOST_CLASSES, from_arrays
 from fedatlas.data.loading.npz import from_npz, read_npz
 from fedatlas.errors import DataError, UsageError

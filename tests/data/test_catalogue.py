@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.data.loading import load as loading
 from fedatlas.data.loading.catalogue import DATASETS
 from fedatlas.data.loading.load import load_dataset

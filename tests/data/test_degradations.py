@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.data import ColorShift, Dataset, Federation, GaussianNoise, federate
 from fedatlas.data.partitions.degradations import Degraded, imbalance_alphas, paper_degradations
 from fedatlas.errors import UsageError

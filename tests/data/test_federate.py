@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.data import PARTITIONS, DomainImbalance, federate, from_arrays
 from fedatlas.data.partitions.basic import ByDomain, Dirichlet, Iid, NaturalId, Share
 from fedatlas.errors import DataError, UsageError

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedatlas import from_arrays, load_dataset
-from fedatlas.atlas.doctor.check import check
+from fedatlas.atlas import check
 from fedatlas.data import ByDomain, federate
 from fedatlas.data.loading import cells, published_files
 from fedatlas.data.loading.npz import from_npz, read_npz

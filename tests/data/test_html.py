@@ -6,11 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from fedatlas import Atlas, Federation, Run
-from fedatlas.atlas import label_histogram
-from fedatlas.atlas.doctor.advice import Advice
-from fedatlas.atlas.doctor.diagnosis import Diagnosis, Member
-from fedatlas.atlas.doctor.suspect import Suspect
-from fedatlas.atlas.verdict import Finding
+from fedatlas.atlas import Advice, Diagnosis, Finding, Member, Suspect, label_histogram
 from fedatlas.data.html import curve_picture, points_picture
 from report.run_folders import client, write_run
 from tiny import line_federation

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.data import from_arrays
 from fedatlas.errors import DataError, UsageError
 from raising import raises

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedatlas.atlas import label_histogram
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.data import (
     ColorShift,
     ColourShifted,

@@ -13,20 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from atlases import random_atlas
-from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg, moon, standalone
-from fedatlas.algorithms.client2vec import client2vec
-from fedatlas.client.context import LocalContext
-from fedatlas.client.runner import ClientRunner
-from fedatlas.client.work import LocalWork
+from fedatlas.algorithms import ALGORITHMS, build_algorithm, client2vec, fedavg, moon, standalone
+from fedatlas.client import ClientRunner, LocalContext, LocalWork
 from fedatlas.engines.engine import Engine, Result, Work
 from fedatlas.engines.graph import Lanes
 from fedatlas.engines.simulator import Simulator
 from fedatlas.engines.workers import TaskRunner
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import Term
-from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
-from fedatlas.parts.types import Batch, Memory, Output, ServerState, Tensors
-from fedatlas.training.rounds import play as play_rounds
+from fedatlas.parts import SGD, Adam, Algorithm, Batch, LocalOptimizer, Memory, Output, ServerState, Tensors, Term
+from fedatlas.training import play as play_rounds
 from tiny import Again, Norms, blob_federation, same_bits
 
 ON_FEATURES = sorted(name for name in standalone() if name != "harmofl" and "model" not in ALGORITHMS.facts(name))

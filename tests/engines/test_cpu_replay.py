@@ -10,14 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from atlases import random_atlas
-from fedatlas.algorithms import ALGORITHMS, build_algorithm, fedavg, moon, standalone
-from fedatlas.algorithms.client2vec import client2vec
-from fedatlas.algorithms.fedpce import fedpce
-from fedatlas.algorithms.fedsam import SharpnessAware
-from fedatlas.client.context import LocalContext
-from fedatlas.client.training import ClientTraining
-from fedatlas.client.work import LocalWork
-from fedatlas.data.federation import Federation
+from fedatlas.algorithms import (
+    ALGORITHMS,
+    SharpnessAware,
+    build_algorithm,
+    client2vec,
+    fedavg,
+    fedpce,
+    moon,
+    standalone,
+)
+from fedatlas.client import ClientTraining, LocalContext, LocalWork
+from fedatlas.data import Federation
 from fedatlas.engines import cpu_replay as tapes
 from fedatlas.engines.capture import UncapturableError
 from fedatlas.engines.captured_step import Lane
@@ -25,11 +29,8 @@ from fedatlas.engines.cpu_replay import PATIENCE, TapeRecorder
 from fedatlas.engines.simulator import Simulator
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import Term
-from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
-from fedatlas.parts.types import Batch, Memory, Output, ServerState
-from fedatlas.training.rounds import play as play_rounds
+from fedatlas.parts import SGD, Adam, Algorithm, Batch, LocalOptimizer, Memory, Output, ServerState, Term
+from fedatlas.training import play as play_rounds
 from raising import raises
 from tiny import Norms, blob_federation, same_bits
 from typed_clients import image_federation

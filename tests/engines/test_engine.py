@@ -8,8 +8,7 @@ from torch import nn
 
 from engines.test_vmap import Smooth
 from fedatlas.algorithms import fedavg
-from fedatlas.client.runner import ClientRunner
-from fedatlas.client.work import LocalWork
+from fedatlas.client import ClientRunner, LocalWork
 from fedatlas.engines.engine import Engine, Result, Work, choose_engine, gives_same_bits
 from fedatlas.engines.loop import LoopEngine
 from fedatlas.engines.registry import ENGINES, engine
@@ -17,7 +16,7 @@ from fedatlas.engines.simulator import Simulator
 from fedatlas.engines.vmap import StackedTraining
 from fedatlas.engines.workers import TaskRunner
 from fedatlas.errors import UsageError
-from fedatlas.parts.types import Assignment
+from fedatlas.parts import Assignment
 from tiny import Norms, blob_federation, same_bits
 
 

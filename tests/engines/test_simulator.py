@@ -9,17 +9,14 @@ import torch
 from torch import Tensor
 
 from fedatlas.algorithms import fedavg, fedbn, fedprox
-from fedatlas.client.context import LocalContext
-from fedatlas.client.model import Workbench
-from fedatlas.data.transforms import GaussianNoise
+from fedatlas.client import LocalContext, Workbench
+from fedatlas.data import GaussianNoise
 from fedatlas.engines.simulator import Simulator
 from fedatlas.engines.workers import Task, WorkerPool
 from fedatlas.errors import FedatlasError, TrainingError, UsageError
-from fedatlas.parts.objective import Term
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.types import Assignment, Batch, Output
-from fedatlas.testing.tiny import tiny_federation
-from fedatlas.training.model import make_model
+from fedatlas.parts import SGD, Assignment, Batch, Output, Term
+from fedatlas.testing import tiny_federation
+from fedatlas.training import make_model
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 

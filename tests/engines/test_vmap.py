@@ -8,18 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from fedatlas.algorithms import build_algorithm, fedavg
-from fedatlas.algorithms.fedpce import Group, Grouped
-from fedatlas.client.work import LocalWork
+from fedatlas.algorithms import Group, Grouped, build_algorithm, fedavg
+from fedatlas.client import LocalWork
 from fedatlas.engines import vmap as cohorts
 from fedatlas.engines.simulator import Simulator
 from fedatlas.engines.stacked_convolution import stacked_convolution
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer
-from fedatlas.parts.sampler import Uniform
-from fedatlas.parts.types import Cohort, ServerState, Tensors
-from fedatlas.training.rounds import RoundRecord
-from fedatlas.training.rounds import play as play_rounds
+from fedatlas.parts import SGD, Adam, Algorithm, Cohort, LocalOptimizer, ServerState, Tensors, Uniform
+from fedatlas.training import RoundRecord
+from fedatlas.training import play as play_rounds
 from tiny import blob_federation, same_bits
 
 STACKED = ("fedavg", "fedavgm", "fedprox", "feddyn", "fedlc", "feddisco", "scaffold", "clustered", "qffl", "afl")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.errors import UsageError
 from fedatlas.flower.deploy.launch import LaunchError
 from fedatlas.flower.deploy.template import app_code, write_app

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.flower.deploy.launch import LaunchError, LocalFederation
 from fedatlas.flower.deploy.template import write_app
 from fedatlas.flower.node.audit import AUDIT, AuditLog
 from fedatlas.flower.node.gate import wanted_by
 from fedatlas.flower.node.policy import Wanted, policy_text
-from fedatlas.runs.run import Run
-from fedatlas.testing.tiny import tiny_federation
+from fedatlas.runs import Run
+from fedatlas.testing import tiny_federation
 from flower_network import LIAR, PATIENCE, clients, config_of, handed_out, is_whole, network, reasons, simulated
 from tiny import same_bits
 

@@ -14,7 +14,7 @@ from fedatlas.errors import RunFolderError
 from fedatlas.flower.deploy.keys import make_keys
 from fedatlas.flower.node.audit import AuditLog, line_hash
 from fedatlas.flower.node.memory import FolderStore
-from fedatlas.runs.files import private_folder
+from fedatlas.runs import private_folder
 from raising import raises
 
 pytestmark = pytest.mark.attack("a server means harm")

@@ -18,9 +18,9 @@ from fedatlas.flower.protocol.data_form import MOST_CLASSES, DataForm
 from fedatlas.flower.server.app import serve
 from fedatlas.flower.server.exchange import NetworkSettings
 from fedatlas.flower.server.safety import MostWeight, capped_weights, out_of_scale, ruined
-from fedatlas.parts.types import Cohort, ServerState, Upload
-from fedatlas.runs.run import Run
-from fedatlas.testing.flower_grid import InProcessGrid
+from fedatlas.parts import Cohort, ServerState, Upload
+from fedatlas.runs import Run
+from fedatlas.testing import InProcessGrid
 from flower_network import LIAR, clients, config_of, handed_out, is_whole, reasons
 from raising import raises
 

@@ -23,9 +23,7 @@ from fedatlas.flower.protocol.data_form import DataForm, Member
 from fedatlas.flower.protocol.expectations import Expectations
 from fedatlas.flower.protocol.messages import BadReplyError, arrays, pack_losses, pack_score, pack_upload, plain
 from fedatlas.flower.server.exchange import _read_hello
-from fedatlas.parts.disclosure import Declared, Shape, UpTo
-from fedatlas.parts.metric import make_metrics
-from fedatlas.parts.types import ClientLosses, ClientScore, Tensors, Upload
+from fedatlas.parts import ClientLosses, ClientScore, Declared, Shape, Tensors, Upload, UpTo, make_metrics
 from raising import raises
 
 pytestmark = pytest.mark.attack("a node means harm")

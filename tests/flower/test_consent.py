@@ -6,7 +6,7 @@ import pytest
 import torch
 from flwr.app import RecordDict
 
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.flower.node.policy import Wanted, policy_text
 from fedatlas.flower.protocol.messages import arrays
 from fedatlas.flower.protocol.wire import unfolded

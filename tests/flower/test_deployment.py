@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from fedatlas.atlas.sources import make_atlas
-from fedatlas.config.config import Config
+from fedatlas.atlas import make_atlas
+from fedatlas.config import Config
 from fedatlas.flower.deploy.keys import make_keys
 from fedatlas.flower.deploy.launch import CONNECTION, LocalFederation
 from fedatlas.flower.deploy.template import write_app
-from fedatlas.runs.run import Run
+from fedatlas.runs import Run
 from flower_network import PATIENCE, clients, config_of, finished_rounds, network, simulated, wait_until
 from tiny import same_bits
 

@@ -9,19 +9,18 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedatlas.config.config import Config
-from fedatlas.data.federation import Federation
-from fedatlas.engines.simulator import Simulator
+from fedatlas.config import Config
+from fedatlas.data import Federation
+from fedatlas.engines import Simulator
 from fedatlas.errors import UsageError
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.server import exchange
 from fedatlas.flower.server.app import serve
-from fedatlas.parts.types import Assignment, Tensors, Upload
-from fedatlas.runs.run import Run
-from fedatlas.testing.flower_grid import InProcessGrid, Tamper
-from fedatlas.testing.tiny import state_tensors, tiny_federation
-from fedatlas.training.model import make_model
-from fedatlas.training.rounds import play as play_rounds
+from fedatlas.parts import Assignment, Tensors, Upload
+from fedatlas.runs import Run
+from fedatlas.testing import InProcessGrid, Tamper, state_tensors, tiny_federation
+from fedatlas.training import make_model
+from fedatlas.training import play as play_rounds
 from flower_network import handed_out, simulated
 from raising import raises
 from tiny import same_bits

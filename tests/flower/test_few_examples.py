@@ -11,9 +11,8 @@ import pytest
 import torch
 
 import fedatlas
-from fedatlas.adapting.settings import TUNES
-from fedatlas.config.config import Config
-from fedatlas.config.schema import NewcomerTuning
+from fedatlas.adapting import TUNES
+from fedatlas.config import Config, NewcomerTuning
 from fedatlas.data import Iid, federate, from_npz
 from fedatlas.errors import UsageError
 from fedatlas.flower.node.app import make_client_app
@@ -24,8 +23,7 @@ from fedatlas.flower.protocol.messages import arrays, tensors, values
 from fedatlas.flower.protocol.wire import unfolded
 from fedatlas.flower.server.app import serve
 from fedatlas.flower.server.newcomers import adapt_newcomers, without_clients
-from fedatlas.testing.flower_grid import InProcessGrid
-from fedatlas.testing.tiny import state_tensors, tiny_federation
+from fedatlas.testing import InProcessGrid, state_tensors, tiny_federation
 from flower_network import handed_out, simulated
 from hostile_server import Server, refused
 from raising import raises

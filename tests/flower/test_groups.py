@@ -8,24 +8,17 @@ import pytest
 import torch
 from flwr.app import Message, RecordDict
 
-from fedatlas.algorithms import build_algorithm, cfl, fedavg, ifca, scaffold
-from fedatlas.algorithms.ifca import ByLoss
-from fedatlas.config.config import Config
+from fedatlas.algorithms import ByLoss, build_algorithm, cfl, fedavg, ifca, scaffold
+from fedatlas.config import Config
 from fedatlas.errors import UsageError
 from fedatlas.flower.node.memory import ContextStore
 from fedatlas.flower.protocol.messages import ABOUT, Packing, plain, tensors, unpack_candidates
 from fedatlas.flower.protocol.wire import unfolded
 from fedatlas.flower.server.transport import FlowerClients, version_of
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.sharing import ByGroup, Level
-from fedatlas.parts.trial import ByTrial
-from fedatlas.parts.types import Candidate, ClientScore, Memory, ServerState
+from fedatlas.parts import Algorithm, ByGroup, ByTrial, Candidate, ClientScore, Level, Memory, ServerState
 from fedatlas.seeds import repeatable
-from fedatlas.testing.flower_grid import InProcessGrid
-from fedatlas.testing.tiny import flat, state_tensors, tiny_federation
-from fedatlas.training.clients import Clients
-from fedatlas.training.groups import evaluate
-from fedatlas.training.rounds import RoundRecord, play
+from fedatlas.testing import InProcessGrid, flat, state_tensors, tiny_federation
+from fedatlas.training import Clients, RoundRecord, evaluate, play
 from flower_network import flower_clients, simulator, without_held_out
 from raising import raises
 from tiny import same_bits

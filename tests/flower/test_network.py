@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedatlas.atlas import Atlas
-from fedatlas.runs.run import Run
-from fedatlas.testing.tiny import state_tensors
+from fedatlas.runs import Run
+from fedatlas.testing import state_tensors
 from flower_network import PATIENCE, bytes_by_way, clients, config_of, network, simulated, some_dark
 from tiny import same_bits
 

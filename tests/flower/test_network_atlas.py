@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedatlas.atlas import Atlas
-from fedatlas.atlas.sources import make_atlas
-from fedatlas.config.config import Config
-from fedatlas.data.federation import Federation
+from fedatlas.atlas import Atlas, make_atlas
+from fedatlas.config import Config
+from fedatlas.data import Federation
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.server.app import serve
-from fedatlas.testing.flower_grid import InProcessGrid
-from fedatlas.testing.tiny import state_tensors, tiny_federation
+from fedatlas.testing import InProcessGrid, state_tensors, tiny_federation
 from flower_network import handed_out, simulated, some_dark, without_held_out
 from tiny import same_bits
 

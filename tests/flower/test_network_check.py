@@ -11,18 +11,14 @@ import torch
 from flwr.app import Message, RecordDict
 
 from fedatlas import check
-from fedatlas.atlas.doctor.diagnosis import Diagnosis
-from fedatlas.atlas.doctor.duplicates import keyed_hashes
-from fedatlas.atlas.doctor.figures import FIGURES, HASHES
-from fedatlas.atlas.summary import summary_disclosures
-from fedatlas.config.config import Config
-from fedatlas.data import Iid, federate, from_arrays
-from fedatlas.data.federation import Client, Federation
+from fedatlas.atlas import FIGURES, HASHES, Diagnosis, keyed_hashes, summary_disclosures
+from fedatlas.config import Config
+from fedatlas.data import Client, Federation, Iid, federate, from_arrays
 from fedatlas.errors import UsageError
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.server.check import check_clients
 from fedatlas.seeds import numpy_generator
-from fedatlas.testing.flower_grid import InProcessGrid
+from fedatlas.testing import InProcessGrid
 from flower_network import PATIENCE, config_of, handed_out, network, open_policy
 from hospitals import SETTINGS, hospitals, joined, write_all
 from raising import raises

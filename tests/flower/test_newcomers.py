@@ -9,9 +9,9 @@ import pytest
 import torch
 from flwr.app import Message, RecordDict
 
-from fedatlas.adapting.export import load_personalised
-from fedatlas.atlas.placing import Placement
-from fedatlas.config.config import Config
+from fedatlas.adapting import load_personalised
+from fedatlas.atlas import Placement
+from fedatlas.config import Config
 from fedatlas.errors import UsageError
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.protocol.messages import tensors
@@ -19,9 +19,8 @@ from fedatlas.flower.protocol.wire import unfolded
 from fedatlas.flower.server import newcomers
 from fedatlas.flower.server.app import serve
 from fedatlas.flower.server.newcomers import adapt_newcomers, model_for
-from fedatlas.parts.types import GroupState, ServerState
-from fedatlas.testing.flower_grid import InProcessGrid
-from fedatlas.testing.tiny import tiny_federation
+from fedatlas.parts import GroupState, ServerState
+from fedatlas.testing import InProcessGrid, tiny_federation
 from flower_network import handed_out, some_dark, without_held_out
 from raising import raises
 from tiny import same_bits

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from flwr.app import Message, RecordDict
 
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.server.app import serve
 from fedatlas.report import write_report
-from fedatlas.runs.run import Run
-from fedatlas.testing.flower_grid import InProcessGrid
+from fedatlas.runs import Run
+from fedatlas.testing import InProcessGrid
 from flower_network import PATIENCE, clients, config_of, finished_rounds, handed_out, network, wait_until
 
 ROUNDS = 5

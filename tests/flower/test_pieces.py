@@ -17,9 +17,9 @@ from flwr.common.config import parse_config_args
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from fedatlas.cli.catalogue import disclosures_by_algorithm
+from fedatlas.cli import disclosures_by_algorithm
 from fedatlas.cli.flower import app
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.data import from_arrays
 from fedatlas.errors import DataError, UsageError
 from fedatlas.flower.deploy.keys import make_keys

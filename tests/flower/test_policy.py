@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord
 from typer.testing import CliRunner
 
 from fedatlas.cli.flower import app as commands
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.data import from_npz
 from fedatlas.errors import FedatlasError, RunFolderError, UsageError
 from fedatlas.flower.node.apps import check_app
@@ -21,7 +21,7 @@ from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.flower.protocol.messages import arrays
 from fedatlas.flower.server.app import serve
 from fedatlas.flower.server.transport import FlowerClients
-from fedatlas.runs.files import inside
+from fedatlas.runs import inside
 from hostile_server import Server, refused
 from raising import raises
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message
 
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.errors import UsageError
 from fedatlas.flower.deploy.launch import LaunchError, LocalFederation
 from fedatlas.flower.deploy.template import write_app
@@ -18,7 +18,7 @@ from fedatlas.flower.server import exchange
 from fedatlas.flower.server.app import serve
 from fedatlas.flower.server.check import check_clients
 from fedatlas.flower.server.refusals import raise_node_error
-from fedatlas.testing.flower_grid import InProcessGrid
+from fedatlas.testing import InProcessGrid
 from flower_network import PATIENCE, clients, config_of, handed_out
 from raising import raises
 

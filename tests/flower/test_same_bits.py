@@ -8,12 +8,11 @@ import torch
 from flwr.app import Context, Message
 
 from fedatlas.algorithms import standalone
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.flower.node import request, settings
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.server.app import serve
-from fedatlas.testing.flower_grid import InProcessGrid
-from fedatlas.testing.tiny import state_tensors, tiny_federation
+from fedatlas.testing import InProcessGrid, state_tensors, tiny_federation
 from flower_network import clients, config_of, handed_out, simulated, without_held_out
 from tiny import same_bits
 

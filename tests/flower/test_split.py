@@ -13,7 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fedatlas.cli.flower import app as commands
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.data import Client, Federation, Iid, federate, from_arrays, from_npz
 from fedatlas.errors import UsageError
 from fedatlas.flower.node.app import make_client_app
@@ -25,7 +25,7 @@ from fedatlas.flower.protocol.messages import arrays, values
 from fedatlas.flower.protocol.wire import unfolded
 from fedatlas.flower.server.app import serve
 from fedatlas.flower.server.exchange import _read_hello
-from fedatlas.testing.flower_grid import InProcessGrid
+from fedatlas.testing import InProcessGrid
 from flower_network import simulated
 from hostile_server import ASSIGNMENT, Server, refused
 from raising import raises

@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedatlas.config.config import Config
-from fedatlas.data import Dataset
-from fedatlas.data.loading.cells import Cells, CellTable
-from fedatlas.data.loading.measurements import from_cells
-from fedatlas.data.table import ColumnSums
+from fedatlas.config import Config
+from fedatlas.data import Cells, CellTable, ColumnSums, Dataset, from_cells
 from fedatlas.errors import DataError
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.node.gate import wanted_by
@@ -21,8 +18,8 @@ from fedatlas.flower.node.settings import open_node
 from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.flower.server.app import serve
 from fedatlas.flower.server.newcomers import adapt_newcomers
-from fedatlas.parts.table_sums import TABLE_SUMS
-from fedatlas.testing.flower_grid import InProcessGrid
+from fedatlas.parts import TABLE_SUMS
+from fedatlas.testing import InProcessGrid
 from flower_network import simulated
 from hospitals import SETTINGS, hospitals, joined, write_all
 from raising import raises

@@ -8,14 +8,13 @@ import pytest
 import torch
 
 import fedatlas
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.data import Federation
 from fedatlas.errors import DataError
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.protocol.data_form import DataForm, Member
 from fedatlas.flower.server.app import TASKS, serve
-from fedatlas.testing.flower_grid import InProcessGrid
-from fedatlas.testing.tiny import state_tensors
+from fedatlas.testing import InProcessGrid, state_tensors
 from flower_network import handed_out, simulated
 from raising import raises
 from tiny import same_bits

@@ -11,8 +11,8 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from fedatlas.flower.protocol.checks import check_arrays
 from fedatlas.flower.protocol.messages import BadReplyError, Packing, tensors
 from fedatlas.flower.protocol.wire import FOLDED, folded, unfolded
-from fedatlas.parts.disclosure import Shape
-from fedatlas.testing.flower_grid import travelled
+from fedatlas.parts import Shape
+from fedatlas.testing import travelled
 from raising import raises
 from tiny import same_bits
 

@@ -14,15 +14,14 @@ from pathlib import Path
 import pytest
 from flwr.app import Message, RecordDict
 
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.flower.node import front
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.node.front import Front
 from fedatlas.flower.node.line import SOCKET, is_own
 from fedatlas.flower.server.app import serve
-from fedatlas.runs.run import Run
-from fedatlas.testing.flower_grid import InProcessGrid
-from fedatlas.testing.tiny import state_tensors, tiny_federation
+from fedatlas.runs import Run
+from fedatlas.testing import InProcessGrid, state_tensors, tiny_federation
 from flower_network import handed_out, simulated, wait_until, without_held_out
 from tiny import same_bits
 

@@ -5,9 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedatlas.algorithms.fedbn import KeepNorms
-from fedatlas.algorithms.fedpce import ConditionedNorms
-from fedatlas.algorithms.fedper import KeepHead
+from fedatlas.algorithms import ConditionedNorms, KeepHead, KeepNorms
 from fedatlas.errors import UsageError
 from fedatlas.models import build_model
 from fedatlas.models.classifier import Classifier

@@ -9,13 +9,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from fedatlas.algorithms.harmofl import AmplitudeNormalised
+from fedatlas.algorithms import AmplitudeNormalised
 from fedatlas.errors import UsageError
 from fedatlas.models.classifier import InputForm
 from fedatlas.models.frozen_outputs import KeptPasses
 from fedatlas.models.prompted import CustomizedClassifier, PromptedClassifier, TypePrompted, prompted_vit
 from fedatlas.models.vit import SHIPPED, TransformerClassifier, vit
-from fedatlas.parts.optimizer import Adam
+from fedatlas.parts import Adam
 from raising import raises
 from tiny import same_bits
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedatlas.parts.types import Batch, Output
+from fedatlas.parts import Batch, Output
 from papers.client2vec import main_table, statistics
 from papers.client2vec.variants import ConfidencePenalty
 from papers.kept_results import read_packed

@@ -10,9 +10,8 @@ import torch
 from PIL import Image
 
 import fedatlas
-from fedatlas.atlas import Atlas, label_histogram
-from fedatlas.atlas.encoders.base import Embeddings
-from fedatlas.config.config import Config
+from fedatlas.atlas import Atlas, Embeddings, label_histogram
+from fedatlas.config import Config
 from fedatlas.data import Federation
 from papers import report
 from papers.client2vec import effect, figure_9, published, shakespeare, table_5, table_11

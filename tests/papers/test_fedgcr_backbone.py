@@ -10,8 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedatlas.data import load_dataset
-from fedatlas.data.loading.digits import digits_originals
+from fedatlas.data import digits_originals, load_dataset
 from fedatlas.errors import DataError, UsageError
 from papers.fedgcr import ceiling, pretrain_vit, pretraining_images, probing
 from papers.fedgcr.pretrain_vit import Pool, Recipe, Trainer, pooled

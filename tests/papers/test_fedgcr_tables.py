@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedatlas.algorithms.fedgc import ADAMW
+from fedatlas.algorithms import ADAMW
 from fedatlas.data import Dataset, DomainImbalance, Federation, federate, from_arrays, from_npz
 from fedatlas.errors import DataError
 from papers.fedgcr import data, evidence, figure_3, measuring, shapes, table_3, table_7, table_14

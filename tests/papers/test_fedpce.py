@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedatlas.config.config import Config
+from fedatlas.config import Config
 from fedatlas.data import Dataset, Iid, federate
 from fedatlas.errors import UsageError
 from fedatlas.seeds import numpy_generator
-from fedatlas.training.model import make_model
+from fedatlas.training import make_model
 from papers.fedpce import figure_4, measuring, setting, table_1, table_2, table_3, table_4, table_5
 from papers.fedpce.measuring import client_figures, collaborative_figures, few_images, personalised
 from papers.kept_results import read_packed

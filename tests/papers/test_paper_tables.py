@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedatlas.errors import DataError, TrainingError, UsageError
-from fedatlas.runs.run import Run
+from fedatlas.runs import Run
 from papers import tables
 from papers.kept_results import pack, unpack
 from papers.options import Options

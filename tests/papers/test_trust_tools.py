@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedatlas.algorithms import fedavg, median
-from fedatlas.atlas.client2vec.network import DSAIGN
-from fedatlas.parts.types import Upload
+from fedatlas.atlas import DSAIGN
+from fedatlas.parts import Upload
 from papers.tools import dp, leakage, poison
 
 

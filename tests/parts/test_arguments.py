@@ -16,7 +16,7 @@ from fedatlas import algorithms
 from fedatlas.data import Iid
 from fedatlas.errors import UsageError
 from fedatlas.parts.context import ClientContext
-from fedatlas.testing.tiny import tiny_federation
+from fedatlas.testing import tiny_federation
 from raising import raises
 from tiny import blob_federation
 

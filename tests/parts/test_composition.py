@@ -8,26 +8,29 @@ import numpy as np
 import pytest
 
 from fedatlas.algorithms import (
+    DynamicDrift,
+    FairStep,
+    MeanHeadGradient,
+    Momentum,
     capped,
     cfl,
     clipped,
+    clustered,
     dp_fedavg,
+    fedavg,
+    feddisco,
+    feddyn,
+    fedgr,
+    fediir,
+    fedper,
     ifca,
     krum,
     median,
     multi_krum,
+    qffl,
     scaffold,
     trimmed_mean,
 )
-from fedatlas.algorithms.clustered import clustered
-from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.algorithms.fedavgm import Momentum
-from fedatlas.algorithms.feddisco import feddisco
-from fedatlas.algorithms.feddyn import DynamicDrift, feddyn
-from fedatlas.algorithms.fedgr import fedgr
-from fedatlas.algorithms.fediir import MeanHeadGradient, fediir
-from fedatlas.algorithms.fedper import fedper
-from fedatlas.algorithms.qffl import FairStep, qffl
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.sampler import Sampler

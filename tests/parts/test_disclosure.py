@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from fedatlas.algorithms import build_algorithm, fedavg
-from fedatlas.client.model import Workbench
-from fedatlas.flower.protocol.data_form import DataForm
-from fedatlas.flower.protocol.expectations import expected_replies
+from fedatlas.client import Workbench
+from fedatlas.flower import DataForm, expected_replies
 from fedatlas.parts.disclosure import Declared, Dimensions, Disclosure, Each, Shape, UpTo, declared, words
 from fedatlas.parts.weighting import ByExamples
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fedatlas.algorithms import fedavg, fedpce
-from fedatlas.algorithms.client2vec_objective import Projected
+from fedatlas.algorithms import Projected, fedavg, fedpce
 from fedatlas.errors import UsageError
-from fedatlas.models.head import find_head
+from fedatlas.models import find_head
 from fedatlas.parts.extension import Extension
 from raising import raises
 from tiny import Norms

@@ -11,12 +11,12 @@ from torch import Tensor
 
 import fedatlas
 from fedatlas.algorithms import fedavg
-from fedatlas.data.task import TASKS
-from fedatlas.engines.simulator import Simulator
+from fedatlas.data import TASKS
+from fedatlas.engines import Simulator
 from fedatlas.errors import UsageError
 from fedatlas.parts.metric import METRICS, Accuracy, FunctionMetric, Loss, Metric, always, make_metrics, metric_function
 from fedatlas.parts.types import Value
-from fedatlas.testing.tiny import tiny_federation, tiny_model
+from fedatlas.testing import tiny_federation, tiny_model
 from raising import raises
 
 

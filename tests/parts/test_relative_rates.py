@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedatlas.algorithms import fedavg, fedsam, scaffold
-from fedatlas.algorithms.fedpce import Group, Grouped
+from fedatlas.algorithms import Group, Grouped, fedavg, fedsam, scaffold
 from fedatlas.errors import UsageError
 from fedatlas.parts import optimizer as optimizers
 from fedatlas.parts.optimizer import SGD, Adam, LocalOptimizer, relative_rates

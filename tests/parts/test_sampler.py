@@ -9,14 +9,12 @@ import pytest
 import torch
 
 from fedatlas.algorithms import fedavg
-from fedatlas.engines.simulator import Simulator
+from fedatlas.engines import Simulator
 from fedatlas.errors import UsageError
 from fedatlas.parts.sampler import Sampler, Uniform
 from fedatlas.parts.types import Assignment, ClientInfo, Cohort, Roster, Tensors, Upload
-from fedatlas.training.draws import Draws, SamplingError
-from fedatlas.training.rounds import initial_state
-from fedatlas.training.rounds import play as play_rounds
-from fedatlas.training.settings import TrainingPlan
+from fedatlas.training import Draws, SamplingError, TrainingPlan, initial_state
+from fedatlas.training import play as play_rounds
 from raising import raises
 from tiny import Norms, blob_federation, same_bits
 

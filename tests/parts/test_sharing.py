@@ -3,14 +3,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.algorithms.scaffold import scaffold
+from fedatlas.algorithms import fedavg, scaffold
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.optimizer import SGD
 from fedatlas.parts.sharing import ByGroup, Level, One
 from fedatlas.parts.types import ClientInfo
-from fedatlas.training.draws import shares
+from fedatlas.training import shares
 from raising import raises
 from tiny import Line, Norms, blob_federation, line_federation, play, same_bits
 
@@ -68,10 +67,9 @@ def test_a_level_says_what_a_group_has_for_itself(level: Level, own: set[str]) -
 
 def test_a_client_is_tested_with_its_group_s_model() -> None:
     """Client 1's data want a negative w, the others' a positive one: each group is right on all of its examples."""
-    from fedatlas.engines.simulator import Simulator
-    from fedatlas.training.groups import evaluate
-    from fedatlas.training.rounds import initial_state
-    from fedatlas.training.rounds import play as rounds_of
+    from fedatlas.engines import Simulator
+    from fedatlas.training import evaluate, initial_state
+    from fedatlas.training import play as rounds_of
 
     federation = line_federation(([2], [0]), ([4], [1]), ([6], [0]))
     algorithm = by_group(fedavg())
@@ -126,7 +124,7 @@ def test_one_model_is_not_written_down_unless_there_is_a_reason() -> None:
 
 
 def test_the_roster_of_a_group_holds_the_others_out() -> None:
-    from fedatlas.training.pools import GroupRosters
+    from fedatlas.training import GroupRosters
 
     roster = [ClientInfo(id=i, name=f"client-{i}", num_examples=9) for i in range(3)]
     rosters, group_of = GroupRosters(roster), torch.tensor([0, 1, 0])

@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedatlas.algorithms.fedavg import fedavg
-from fedatlas.algorithms.fedbn import fedbn
-from fedatlas.algorithms.scaffold import scaffold
-from fedatlas.client.model import PERSONAL, branch_of, with_branch
+from fedatlas.algorithms import fedavg, fedbn, scaffold
+from fedatlas.client import PERSONAL, branch_of, with_branch
 from fedatlas.errors import UsageError
 from fedatlas.parts.algorithm import Algorithm
 from fedatlas.parts.sharing import COMMON

@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 
 from fedatlas.cli.app import app
 from fedatlas.report import write_page
-from fedatlas.runs.run import Run
+from fedatlas.runs import Run
 from report.run_folders import client, write_run
 
 HOSTILE = (

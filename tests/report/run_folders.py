@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from claims import write_manifest
-from fedatlas.data.federation import Origin
-from fedatlas.parts.types import ClientScore
-from fedatlas.runs.previews import PORTRAITS
-from fedatlas.runs.run import Run
-from fedatlas.training.metrics import summarize
+from fedatlas.data import Origin
+from fedatlas.parts import ClientScore
+from fedatlas.runs import PORTRAITS, Run
+from fedatlas.training import summarize
 
 
 def client(

@@ -14,7 +14,7 @@ from PIL import Image
 
 from fedatlas import Atlas, check, federate, load_dataset, train
 from fedatlas.algorithms import fedavg
-from fedatlas.atlas.plane import principal
+from fedatlas.atlas import principal
 from fedatlas.data import NaturalId
 from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.report import sources, write_page, write_report
@@ -23,7 +23,7 @@ from fedatlas.report.groups import group_runs
 from fedatlas.report.members import MOST_SHOWN
 from fedatlas.report.served import Served, differences
 from fedatlas.report.sources import plane_quality, shorten, source_block
-from fedatlas.runs.run import Run
+from fedatlas.runs import Run
 from raising import raises
 from report.pages import accuracies, read_block, unpack
 from report.run_folders import FOUR, client, four_correct, write_run

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedatlas import check, federate, load_dataset
-from fedatlas.atlas.doctor.advice import Advice
-from fedatlas.atlas.doctor.diagnosis import Diagnosis, Member
-from fedatlas.atlas.doctor.suspect import Cells, Suspect
-from fedatlas.atlas.verdict import Finding
-from fedatlas.config.reopen import run_federation
+from fedatlas.atlas import Advice, Cells, Diagnosis, Finding, Member, Suspect
+from fedatlas.config import run_federation
 from fedatlas.data import NaturalId
 from fedatlas.report import write_page
-from fedatlas.runs.run import CHECK, Run
+from fedatlas.runs import CHECK, Run
 from report.browser import DESKTOP, PHONE, open_page
 from report.browser_pages import invoke, write_arrays, write_records
 from report.pages import read_block, unpack

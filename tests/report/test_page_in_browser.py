@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedatlas.cli.demo_story import Stage, tell_of_heart
-from fedatlas.runs.run import Run
+from fedatlas.cli import Stage, tell_of_heart
+from fedatlas.runs import Run
 from report.browser import DESKTOP, PHONE, open_page, read_axe, script
 from report.browser_pages import HOSTILE, invoke, write_records, write_training
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fedatlas.report import results_table, table_note, write_page
-from fedatlas.runs.run import Run
+from fedatlas.runs import Run
 from report.browser import open_page
 from report.run_folders import client, write_run
 

@@ -10,14 +10,13 @@ from torch import nn
 
 from fedatlas import Run, federate, from_arrays, train
 from fedatlas.algorithms import fedavg
-from fedatlas.parts.sharing import One
-from fedatlas.parts.trial import ByTrial
+from fedatlas.parts import ByTrial, One
 from fedatlas.report import results_table, table_note, write_page
 from fedatlas.report.groups import group_runs
 from fedatlas.report.reasons import worst_served
 from fedatlas.report.served import Served
 from fedatlas.seeds import numpy_generator
-from fedatlas.testing.tiny import tiny_federation
+from fedatlas.testing import tiny_federation
 from flower_network import without_held_out
 from report.browser import open_page
 from report.pages import read_block, unpack

@@ -6,15 +6,15 @@ import pytest
 from torch import nn
 
 import fedatlas
-from fedatlas.cli.report import print_results
-from fedatlas.data.federation import Origin
+from fedatlas.cli import print_results
+from fedatlas.data import Origin
 from fedatlas.errors import UsageError
 from fedatlas.report import results_table
 from fedatlas.report.block import Subject
 from fedatlas.report.members import members_of_run
 from fedatlas.report.page import render
 from fedatlas.report.tables import columns_of
-from fedatlas.runs.run import Run
+from fedatlas.runs import Run
 from raising import raises
 from report.run_folders import FOUR, client, four_correct, write_run
 

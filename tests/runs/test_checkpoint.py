@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedatlas.algorithms.fedbn import fedbn
+from fedatlas import train
+from fedatlas.algorithms import fedbn
 from fedatlas.errors import RunFolderError
-from fedatlas.parts.types import Memory, ServerState
+from fedatlas.parts import Memory, ServerState
 from fedatlas.runs.checkpoint import CheckpointStore
 from fedatlas.runs.files import atomic_write
 from fedatlas.runs.manifest import MANIFEST, Claim
-from fedatlas.training.settings import Settings
-from fedatlas.training.train import train
+from fedatlas.training import Settings
 from raising import raises
 from tiny import Norms, blob_federation, same_bits
 

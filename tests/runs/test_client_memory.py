@@ -5,13 +5,13 @@ import torch
 
 import fedatlas
 from fedatlas.errors import RunFolderError, UsageError
-from fedatlas.parts.types import Memory, ServerState
+from fedatlas.parts import Memory, ServerState
 from fedatlas.runs import checkpoint
 from fedatlas.runs.checkpoint import CheckpointStore
 from fedatlas.runs.client_memory import ClientMemories
 from fedatlas.runs.run import Run
 from fedatlas.runs.tensor_files import TensorFiles
-from fedatlas.training.settings import Settings, TrainingPlan
+from fedatlas.training import Settings, TrainingPlan
 from raising import raises
 from tiny import Norms, blob_federation, same_bits
 

@@ -7,10 +7,7 @@ import io
 import numpy as np
 import torch
 
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
-from fedatlas.data.table import Table
-from fedatlas.data.task import Regression
+from fedatlas.data import Client, Dataset, Federation, Regression, Table
 from fedatlas.runs.example_rows import client_rows
 from fedatlas.runs.previews import portraits
 

@@ -6,16 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from fedatlas import train
 from fedatlas.algorithms import cfl, fedavg, ifca, scaffold
-from fedatlas.engines.simulator import Simulator
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.sharing import ByGroup, One
-from fedatlas.parts.trial import ByTrial
-from fedatlas.parts.types import Assignment, Upload
+from fedatlas.engines import Simulator
+from fedatlas.parts import Algorithm, Assignment, ByGroup, ByTrial, One, Upload
 from fedatlas.runs.group_history import Trial
 from fedatlas.runs.run import Run
-from fedatlas.testing.tiny import state_tensors, tiny_federation
-from fedatlas.training.train import train
+from fedatlas.testing import state_tensors, tiny_federation
 from flower_network import without_held_out
 from tiny import same_bits
 

@@ -7,8 +7,7 @@ import io
 import numpy as np
 import torch
 
-from fedatlas.data.dataset import Dataset
-from fedatlas.data.federation import Client, Federation
+from fedatlas.data import Client, Dataset, Federation
 from fedatlas.runs.previews import LARGEST_SIDE, MOST_PICTURED, client_examples, pictured, portraits
 
 

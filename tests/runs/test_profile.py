@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 import fedatlas
-from fedatlas.client.timing import Stopwatch
+from fedatlas.client import Stopwatch
 from fedatlas.runs.profile import CLIENT_STAGES, SERVER, STAGES, profile_rows
 from tiny import Norms, blob_federation, same_bits
 

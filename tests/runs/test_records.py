@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from fedatlas import train
 from fedatlas.algorithms import fedavg
 from fedatlas.errors import RunFolderError
 from fedatlas.report import write_report
 from fedatlas.runs.files import digest
 from fedatlas.runs.manifest import Manifest, add_file, announce, plain_name, read_manifest
 from fedatlas.runs.run import Run
-from fedatlas.training.settings import Settings
-from fedatlas.training.train import train
+from fedatlas.training import Settings
 from raising import raises
 from tiny import Norms, blob_federation
 

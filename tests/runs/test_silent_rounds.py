@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from fedatlas import train
 from fedatlas.algorithms import dp_fedavg
 from fedatlas.errors import RunFolderError
 from fedatlas.report import write_report
 from fedatlas.runs.manifest import Manifest
 from fedatlas.runs.run import Run
-from fedatlas.training.settings import Settings
-from fedatlas.training.train import train
+from fedatlas.training import Settings
 from raising import raises
 from tiny import blob_federation
 

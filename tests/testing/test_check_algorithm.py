@@ -12,9 +12,7 @@ import torch
 from broken_parts import Does, Rule, Sends, refused
 from fedatlas.algorithms import fedavg
 from fedatlas.errors import AlgorithmCheckError, FedatlasError, UsageError
-from fedatlas.parts.context import ClientContext
-from fedatlas.parts.server_rule import ServerRule
-from fedatlas.parts.types import Cohort, Roster, Tensors
+from fedatlas.parts import ClientContext, Cohort, Roster, ServerRule, Tensors
 from fedatlas.testing.check_algorithm import check_algorithm
 from fedatlas.testing.tiny import tiny_federation
 from raising import raises

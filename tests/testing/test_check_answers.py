@@ -8,16 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from broken_parts import Does, Rule, Sends, refused
-from fedatlas.algorithms import fedavg
-from fedatlas.algorithms.ifca import ByLoss
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.context import ClientContext, ClientData
-from fedatlas.parts.disclosure import Disclosure
-from fedatlas.parts.extension import Extension
-from fedatlas.parts.objective import Term
-from fedatlas.parts.sampler import Sampler
-from fedatlas.parts.types import Cohort, Roster, Tensors
-from fedatlas.parts.weighting import Weighting
+from fedatlas.algorithms import ByLoss, fedavg
+from fedatlas.parts import (
+    Algorithm,
+    ClientContext,
+    ClientData,
+    Cohort,
+    Disclosure,
+    Extension,
+    Roster,
+    Sampler,
+    Tensors,
+    Term,
+    Weighting,
+)
 from fedatlas.testing.check_algorithm import check_algorithm
 
 

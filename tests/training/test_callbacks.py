@@ -15,7 +15,7 @@ import pytest
 import fedatlas
 from fedatlas import Callback, CsvLog, EarlyStopping, MlflowLog, TensorBoardLog, WandbLog
 from fedatlas.errors import UsageError
-from fedatlas.testing.tiny import tiny_federation
+from fedatlas.testing import tiny_federation
 from fedatlas.training.callbacks import Beginning
 from fedatlas.training.rounds import Round
 from raising import raises

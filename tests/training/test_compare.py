@@ -9,8 +9,8 @@ import pytest
 import fedatlas
 from fedatlas.algorithms import fedavg, fedprox
 from fedatlas.errors import TrainingError, UsageError
-from fedatlas.parts.optimizer import SGD
-from fedatlas.testing.tiny import tiny_federation
+from fedatlas.parts import SGD
+from fedatlas.testing import tiny_federation
 from raising import raises
 from tiny import same_bits
 

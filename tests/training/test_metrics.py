@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from fedatlas.client.scoring import mean_personal
-from fedatlas.parts.types import ClientScore
+from fedatlas.client import mean_personal
+from fedatlas.parts import ClientScore
 from fedatlas.training.metrics import summarize
 
 

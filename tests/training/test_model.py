@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedatlas import check_algorithm
 from fedatlas.algorithms import fedavg, fedbn, fedpce, fedper, harmofl
-from fedatlas.client.data import ResidentData
+from fedatlas.client import ResidentData
 from fedatlas.errors import DataError, UsageError
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.testing.check_algorithm import check_algorithm
-from fedatlas.testing.tiny import tiny_federation
+from fedatlas.parts import Algorithm
+from fedatlas.testing import tiny_federation
 from fedatlas.training.model import make_model
 from fedatlas.training.train import train
 from raising import raises

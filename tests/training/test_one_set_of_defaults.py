@@ -9,10 +9,10 @@ import torch
 
 import fedatlas
 from fedatlas.algorithms import fedbn, fedgcr, fedpce
-from fedatlas.cli.terminal import fitted, print_rows
-from fedatlas.config.config import Config
+from fedatlas.cli import fitted, print_rows
+from fedatlas.config import Config
 from fedatlas.errors import UsageError
-from fedatlas.testing.tiny import tiny_federation
+from fedatlas.testing import tiny_federation
 from fedatlas.training.progress import Bar, Lines, Silent, make_progress
 from raising import raises
 

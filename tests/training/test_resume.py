@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 
 from fedatlas.algorithms import fedavg, fedgr
 from fedatlas.cli.app import app
-from fedatlas.client.runner import ClientRunner
+from fedatlas.client import ClientRunner
 from fedatlas.errors import RunFolderError, TrainingError
-from fedatlas.parts.optimizer import Adam
-from fedatlas.runs.run import Run
-from fedatlas.runs.writer import RunWriter, check_same
+from fedatlas.parts import Adam
+from fedatlas.runs import Run, RunWriter, check_same
 from fedatlas.seeds import Seeds
 from fedatlas.training.interrupts import held_interrupts
 from fedatlas.training.loop import TrainingLoop

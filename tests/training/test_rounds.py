@@ -8,18 +8,26 @@ import torch
 from torch import Tensor, nn
 
 from fedatlas.algorithms import fedavg, fedprox
-from fedatlas.client.work import LocalWork
-from fedatlas.engines.simulator import Simulator
+from fedatlas.client import LocalWork
+from fedatlas.engines import Simulator
 from fedatlas.errors import TrainingError, UsageError
+from fedatlas.parts import (
+    SGD,
+    Algorithm,
+    Assignment,
+    ByExamples,
+    Cohort,
+    CrossEntropy,
+    Sampler,
+    ServerRule,
+    Tensors,
+    Term,
+    Upload,
+    Weighting,
+    add,
+    weighted_sum,
+)
 from fedatlas.parts import tensor_math as aggregation
-from fedatlas.parts.algorithm import Algorithm
-from fedatlas.parts.objective import CrossEntropy, Term
-from fedatlas.parts.optimizer import SGD
-from fedatlas.parts.sampler import Sampler
-from fedatlas.parts.server_rule import ServerRule
-from fedatlas.parts.tensor_math import add, weighted_sum
-from fedatlas.parts.types import Assignment, Cohort, Tensors, Upload
-from fedatlas.parts.weighting import ByExamples, Weighting
 from fedatlas.training.draws import Draws
 from fedatlas.training.rounds import play as play_rounds
 from raising import raises
@@ -72,8 +80,7 @@ def test_one_client_and_one_epoch_equal_centralised_training() -> None:
     start = {k: v.detach().clone() for k, v in model.state_dict().items()}
     state, _, simulator = play(fedavg().with_optimizer(SGD(lr=0.1)), model, federation, work=work)
 
-    from fedatlas.client.context import open_local
-    from fedatlas.client.training import minibatches
+    from fedatlas.client import minibatches, open_local
 
     model.load_state_dict(start)
     shared, buffers = simulator.runner.bench.shared()

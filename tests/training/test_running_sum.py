@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from fedatlas.algorithms import fedavg
-from fedatlas.engines.simulator import Simulator
+from fedatlas.engines import Simulator
 from fedatlas.errors import TrainingError
-from fedatlas.parts.tensor_math import weighted_sum
-from fedatlas.parts.types import Tensors, Upload
-from fedatlas.testing.tiny import tiny_clients
+from fedatlas.parts import Tensors, Upload, weighted_sum
+from fedatlas.testing import tiny_clients
 from fedatlas.training.model import make_model
 from fedatlas.training.rounds import play
 from fedatlas.training.running_sum import Foreseen, RunningSum

@@ -10,8 +10,7 @@ import pytest
 
 from fedatlas.algorithms import scaffold
 from fedatlas.errors import RunFolderError
-from fedatlas.runs.files import Disk
-from fedatlas.runs.run import Run
+from fedatlas.runs import Disk, Run
 from fedatlas.training import saving
 from fedatlas.training.progress import Silent
 from fedatlas.training.saving import Saver

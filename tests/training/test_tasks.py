@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import fedatlas
 from fedatlas.errors import UsageError
 from fedatlas.models import with_features
-from fedatlas.parts.optimizer import SGD
+from fedatlas.parts import SGD
 from raising import raises
 
 Parts = tuple[fedatlas.Federation, nn.Module]
