@@ -6,7 +6,6 @@ A command's file is imported with the app, so none of them imports torch before 
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version as installed
 from typing import Annotated
 
 import typer
@@ -43,7 +42,9 @@ def begin(
 ) -> None:
     """Print the version if it is asked for, and the help where no command follows."""
     if version:
-        say(f"fedatlas {installed('fedatlas')}")
+        from importlib import metadata  # slow to load, and most commands do not ask
+
+        say(f"fedatlas {metadata.version('fedatlas')}")
         raise typer.Exit
     help_alone(context)
 
