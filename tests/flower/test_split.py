@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 from fedatlas.cli.flower import app as commands
 from fedatlas.config import Config
 from fedatlas.data import Client, Federation, Iid, federate, from_arrays, from_npz
-from fedatlas.errors import UsageError
+from fedatlas.errors import RunFolderError, UsageError
 from fedatlas.flower.node.app import make_client_app
 from fedatlas.flower.node.policy import Policy, policy_text
 from fedatlas.flower.node.settings import open_node
-from fedatlas.flower.node.split import KeptSplit
+from fedatlas.flower.node.split import SPLIT, TOLD, KeptSplit, Told
 from fedatlas.flower.protocol.data_form import DataForm
 from fedatlas.flower.protocol.messages import arrays, values
 from fedatlas.flower.protocol.wire import unfolded
@@ -364,3 +364,14 @@ def test_a_split_that_cannot_be_drawn_is_refused(text: str, tmp_path: Path) -> N
     (tmp_path / "policy.toml").write_text(text)
     with raises(UsageError, "out-of-range"):
         Policy.load(tmp_path / "policy.toml")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "5", '{"train": 5, "test": 7}', '{"train": [1], "test": []}', '{"waiting": []}', "[" * 100_000]
+)
+def test_a_damaged_split_or_table_is_one_line(text: str, tmp_path: Path) -> None:
+    """Its owner is told which file; nothing is drawn again in silence."""
+    for name, read in ((SPLIT, lambda: KeptSplit.read(tmp_path / SPLIT)), (TOLD, lambda: Told(tmp_path, {}))):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(RunFolderError, match="cannot be read"):
+            read()

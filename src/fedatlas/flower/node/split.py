@@ -51,9 +51,14 @@ class KeptSplit:
     def read(cls, path: Path) -> KeptSplit:
         """Return what a file keeps; raise RunFolderError if it cannot be read."""
         try:
-            return cls(path, **json.loads(path.read_bytes()))
-        except (OSError, TypeError, ValueError) as error:
+            kept = cls(path, **json.loads(path.read_bytes()))
+            lists = isinstance(kept.train, list) and isinstance(kept.test, list)
+            if not lists or not all(isinstance(name, str) for name in (*kept.train, *kept.test)):
+                raise TypeError("a part is no list of names")
+            kept.waiting, kept.draws = int(kept.waiting), int(kept.draws)
+        except (OSError, RecursionError, TypeError, ValueError) as error:
             raise _unreadable(path, error) from error
+        return kept
 
     def write(self) -> None:
         """Write the file."""
@@ -183,8 +188,11 @@ class Told:
         self.kept: dict[str, Any] | None = None
         if self.path.exists():
             try:
-                self.kept = dict(json.loads(self.path.read_bytes()))
-            except (OSError, TypeError, ValueError) as error:
+                self.kept = {"sums": None, **json.loads(self.path.read_bytes())}
+                self.kept["reading"].keys()
+                if self.kept["sums"] is not None:
+                    ColumnSums.from_described(self.kept["sums"])
+            except (AttributeError, DataError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
                 raise _unreadable(self.path, error) from error
         self._new: dict[str, Any] | None = None
 
